@@ -42,7 +42,6 @@ lint: env
 	DENO_NO_UPDATE_CHECK=1 $(BIN)/deno fmt --quiet --check
 	DENO_NO_UPDATE_CHECK=1 $(BIN)/deno lint --quiet
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --site-dir .venv/site
-	$(BIN)/python docs/readability.py
 
 types: env
 	$(BIN)/mypy

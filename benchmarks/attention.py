@@ -172,11 +172,11 @@ def random_module() -> Any:
 
 def part_generation(threads: int, repeats: int, canvas: int, steps: int) -> dict[str, float]:
     import sinkscope as sk
-    from sinkscope.models.llada import LLaDA
+    from sinkscope.models.families.llada import LLaDA
 
     model = sk.Model(
-        module=random_module(), tokenizer=None, family="llada", name="random", mask_id=MASK, shift=False, causal=False,
-        context=4096, eos_ids=(1,), pad_id=1, eot_id=None, recipe=LLaDA(),
+        module=random_module(), tokenizer=None, family=LLaDA(), name="random", mask_id=MASK, shift=False, causal=False,
+        context=4096, eos_ids=(1,), pad_id=1, eot_id=None,
     )  # fmt: skip
     settings = sk.Decode.llada(length=canvas // 2, block=canvas // 4, steps=steps)
     prompt = torch.randint(2, MASK, (1, canvas // 2))

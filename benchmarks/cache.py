@@ -25,9 +25,9 @@ import polars as pl
 import torch
 
 from sinkscope.decoding import decode
+from sinkscope.decoding.settings import Decode
 from sinkscope.models import Model, load
-from sinkscope.models.base import pad
-from sinkscope.settings.decode import Decode
+from sinkscope.models.model import pad
 from sinkscope.statistics import adjusted, paired, wilson
 from sinkscope.study.schema import Study
 from sinkscope.tasks import problems

@@ -25,7 +25,7 @@ from torch import Tensor
 
 from sinkscope.decoding import Decode, decode
 from sinkscope.models import Model
-from sinkscope.models.llada import LLaDA
+from sinkscope.models.families.llada import LLaDA
 
 VOCABULARY, WIDTH, LAYERS, CANVAS, MASK = 126464, 512, 4, 512, 126336
 RESULTS = Path(__file__).parents[1] / "docs" / "results" / "decode.md"
@@ -52,8 +52,8 @@ def random_model() -> Model:
     with torch.no_grad():
         module.lm_head.weight.mul_(6)  # as sharp as a trained model, so that rounding decides nothing
     return Model(
-        module=module, tokenizer=None, family="llada", name="random LLaDA", mask_id=MASK, shift=False, causal=False,
-        context=4096, eos_ids=(126081,), pad_id=126081, eot_id=126348, recipe=LLaDA(),
+        module=module, tokenizer=None, family=LLaDA(), name="random LLaDA", mask_id=MASK, shift=False, causal=False,
+        context=4096, eos_ids=(126081,), pad_id=126081, eot_id=126348,
     )  # fmt: skip
 
 

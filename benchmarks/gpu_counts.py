@@ -26,7 +26,7 @@ import sinkscope as sk
 import sinkscope.attention.triton as kernels
 from sinkscope.decoding import resolve_settings
 from sinkscope.models import Model
-from sinkscope.models.llada import LLaDA
+from sinkscope.models.families.llada import LLaDA
 
 RESULTS = Path(__file__).parents[1] / "docs" / "results" / "gpu-counts.md"
 MODES = ("plain", "traced", "masked", "masked and traced", "random control", "random control, counter", "sampled")
@@ -46,8 +46,8 @@ def model_of(layers: int, width: int = 32, heads: int = 32, vocabulary: int = 12
         if hasattr(part, "is_causal"):
             part.is_causal = False
     made = Model(
-        module=module, tokenizer=None, family="llada", name="LLaDA-8B's shape", mask_id=vocabulary - 1, shift=False,
-        causal=False, context=4096, eos_ids=(1,), pad_id=1, eot_id=2, recipe=LLaDA(),
+        module=module, tokenizer=None, family=LLaDA(), name="LLaDA-8B's shape", mask_id=vocabulary - 1, shift=False,
+        causal=False, context=4096, eos_ids=(1,), pad_id=1, eot_id=2,
     )  # fmt: skip
     LLaDA().adapt(module, {})
     return made
@@ -63,7 +63,7 @@ def step(
         mask[0, :2] = 0
     settings = settings or sk.Decode.llada(length=64, block=32, steps=8)
     if mode == "sampled":
-        settings = replace(settings, temperature=0.7, noise="counter")
+        settings = replace(settings, temperature=0.7, noise="per_row")
     made = {
         "masked": sk.MaskSinks(k=1),
         "masked and traced": sk.MaskSinks(k=1),
@@ -180,7 +180,7 @@ def page(command: str, large: dict[str, dict[str, Any]], families: dict[str, dic
         "up. The third denoising step, bfloat16.", "",
         "## A model of LLaDA-8B's shape", "",
         "32 layers, 32 heads, 126464 tokens. No layer waits or copies: what is left are the commit rule's and the "
-        "recorder's, once per step. `noise=\"reference\"` draws on the CPU, `noise=\"counter\"` on the device.", "",
+        "recorder's, once per step. Noise is drawn on the CPU.", "",
     ]  # fmt: skip
     lines += ["### Before and now, 320 positions", "", *before(large)]
     for shape, found in large.items():

@@ -25,9 +25,9 @@ import sinkscope as sk
 from attention import MASK, random_module
 from decode import RESULTS, machine, process, resident
 from sinkscope.decoding import Decode, decode
+from sinkscope.decoding.settings import SparseCache
 from sinkscope.models import Model
-from sinkscope.models.llada import LLaDA
-from sinkscope.settings import SparseCache
+from sinkscope.models.families.llada import LLaDA
 
 MEASURED = RESULTS.with_suffix(".json")  # delete it to measure anew
 BLOCK = 32
@@ -54,8 +54,8 @@ def run_cache(cache: str, canvas: int, traced: bool) -> None:
     """In a process of its own: seconds of a block's first step, and of the steps after it."""
     torch.set_num_threads(1)
     model = Model(
-        module=random_module(), tokenizer=None, family="llada", name="random", mask_id=MASK, shift=False, causal=False,
-        context=2 * max(CANVASES), eos_ids=(1,), pad_id=1, eot_id=None, recipe=LLaDA(),
+        module=random_module(), tokenizer=None, family=LLaDA(), name="random", mask_id=MASK, shift=False, causal=False,
+        context=2 * max(CANVASES), eos_ids=(1,), pad_id=1, eot_id=None,
     )  # fmt: skip
     length = canvas // 4
     settings = replace(Decode.llada(length=length, block=BLOCK, steps=length), cache=CACHES[cache][0])

@@ -158,7 +158,7 @@ def use(folder: Path) -> None:
     ids = torch.arange(1000, 1032).unsqueeze(0) if model.tokenizer is None else model.encode("Tom has 12 apples and "
         "gives 5 of them to Ann, who had 3. How many apples does Ann have now?")[:, :32]  # fmt: skip
     length = 64 - ids.shape[1]
-    words = {"length": length, "steps": 3, **({"block": length} if model.family == "llada" else {})}
+    words = {"length": length, "steps": 3, **({"block": length} if model.family.name == "llada" else {})}
     with measured("trace of 3 steps, canvas 64", peaks):
         made = sk.trace(model, ids, keep=sk.Keep(dtype=torch.float32), **words)
     queries = made.received.double().sum(dim=(-2, -1))  # [step, layer, head]

@@ -23,9 +23,9 @@ from typing import Any
 import torch
 from playwright.sync_api import Browser, Page, sync_playwright
 
+from sinkscope.decoding.settings import Decode
 from sinkscope.report import write_traces
 from sinkscope.report.view import Viewer
-from sinkscope.settings.decode import Decode
 from sinkscope.tracing import Trace
 
 FLAGS = ["--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-background-networking",

@@ -20,7 +20,7 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any, TypeVar
 
-from sinkscope.models.cost import Size
+from sinkscope.decoding.cost import Size
 from sinkscope.study.engine import Engine, ShouldStop, UnitQueue
 from sinkscope.study.schema import Study
 from sinkscope.study.units import Job, Unit, weigh
@@ -117,13 +117,13 @@ def weights_of(units: list[Unit]) -> Callable[[Unit], float]:
     """What the queue takes a unit of the study paper to weigh: from config.json files alone."""
     import torch
 
-    from sinkscope.models.load import outline
+    from sinkscope.models.load import load_config_only
     from sinkscope.study.units.facts import model_info
 
     study = Study.load("paper")
     known = {}
     for name in {unit.model for unit in units}:
-        model = outline(name, dtype=torch.float32)
+        model = load_config_only(name, dtype=torch.float32)
         known[name] = model_info(study, model, name, {"name": name, **asdict(Size.of(model))})
     return lambda unit: weigh(study, unit, known[unit.model])
 

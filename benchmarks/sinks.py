@@ -20,7 +20,7 @@ import polars as pl
 import torch
 
 from sinkscope import sinks
-from sinkscope.settings.decode import Decode
+from sinkscope.decoding.settings import Decode
 from sinkscope.tracing import Trace
 
 STEPS, LAYERS, HEADS, KEYS, PROMPT, BLOCK, MASK = 128, 32, 32, 170, 42, 32, 9

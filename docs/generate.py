@@ -12,6 +12,7 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).parent))  # for those that run this file by its path
 import claims
+import figures_of_runs
 import interface
 
 REFERENCE = Path(__file__).parent / "reference"
@@ -106,24 +107,18 @@ def _source(module: str) -> Any:
 
 def names_of_others() -> str:
     """What transformers and the models' authors call our settings, from the table that accepts and refuses them."""
-    from sinkscope.aliases import DECODE, DTYPES, LOAD
+    from sinkscope.aliases import DTYPES, NAMES
 
     parts = ["# Names from transformers and from the models' authors", "", NOTE, ""]
     parts += [
-        "A name that means the same here is accepted. Any other is refused with an error that says what to write.",
+        "These names are understood wherever ours are: by `model.generate`, `sk.trace`, `sk.activations`, `sk.Decode.llada(…)` "
+        "and the other samplers, `sk.load`, `--set`, and as options of the command line (`--gen-length 64`).",
         "",
+        "| theirs | ours |",
+        "|---|---|",
     ]
-    places = {
-        "Decoding": ("`model.generate`, `sk.trace`, `sk.activations`, `sk.Decode.llada(…)` and the other constructors, and "
-                     "`--set` take these. Options of the command line too, where a command has ours: `--gen-length 64`.", DECODE),
-        "Loading": ("`sk.load` takes these, and `revision=`, `token=` and `dtype=` as transformers has them.", LOAD),
-    }  # fmt: skip
-    for title, (about, table) in places.items():
-        parts += [f"## {title}", "", about, "", "| theirs | whose | ours | |", "|---|---|---|---|"]
-        for one in table:
-            ours = f"`{one.ours}`" if not one.refused else f"refused: {one.refused}; use `{one.ours}`"
-            parts.append(f"| `{one.theirs}` | {one.origin} | {ours} | {one.note} |")
-        parts.append("")
+    parts += [f"| `{theirs}` | `{ours}` |" for theirs, ours in NAMES.items()]
+    parts += ["", '`remasking="low_confidence"` is `confidence="probability"`.', ""]
     shorts = ", ".join(f"`{short}` is {name}" for short, name in DTYPES.items())
     parts += [f"Names of a dtype: {shorts}, `auto` is as stored.", "", "## Prompts", ""]
     parts += [
@@ -197,6 +192,7 @@ def pages() -> dict[Path, str]:
         ARCHITECTURE: architecture(),
         claims.PAGE: claims.page(),
         claims.ANSWER: claims.answer(),
+        **figures_of_runs.pages(),
     }
     return {path: text.rstrip() + "\n" for path, text in written.items()}
 

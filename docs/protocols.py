@@ -11,7 +11,7 @@ import argparse
 import tempfile
 from pathlib import Path
 
-from sinkscope.models.load import outline
+from sinkscope.models.load import load_config_only
 from sinkscope.study.evaluate import first_prompts
 from sinkscope.tasks.benchmarks import Benchmark, BenchmarkPlan
 from sinkscope.tasks.protocol import BENCHMARKS, PROTOCOLS, Protocol, Setup, read_protocol
@@ -106,7 +106,7 @@ def _prompt(found: Protocol, setup: Setup, data: Path, worked: Path) -> str:
         (shown,) = first_prompts(str(data / "tokenizers" / str(setup.family)), [setup.benchmark], **words)
         text = str(shown["text"])
     else:
-        model = outline(STAND_IN[setup.family])
+        model = load_config_only(STAND_IN[setup.family])
         if setup.turns in ("multi", "single") and model.tokenizer is not None:
             model.tokenizer.chat_template = "stand-in"  # only the turns are asked for
         turns = Benchmark(BenchmarkPlan(setup.benchmark, found, data, words["examples"]), model).messages()

@@ -49,7 +49,7 @@ def random_llada(folder: Path) -> LlamaForCausalLM:
 
 
 def tiny(folder: Path) -> None:
-    """A random LLaDA; the same with an untrained LoRA around it; the same with int8 weights."""
+    """A random LLaDA; the same with an untrained LoRA around it."""
     ids, settings = torch.arange(3, 15)[None], sk.Decode.llada(length=16, block=8, steps=16)
     # sk.load takes the folder for the a2d family, which has the same mathematics: native keys and a mask token.
     loaded, theirs = sk.load(folder), random_llada(folder)
@@ -61,14 +61,6 @@ def tiny(folder: Path) -> None:
         AutoModelForCausalLM.from_pretrained(folder), LoraConfig(target_modules=["q_proj", "v_proj"], r=4)
     )
     compare("with a LoRA", loaded, sk.wrap(adapted, family="llada", mask_id=2), ids, settings)
-
-    from torchao.quantization import Int8WeightOnlyConfig
-    from transformers import TorchAoConfig
-
-    packed = TorchAoConfig(Int8WeightOnlyConfig())
-    theirs = AutoModelForCausalLM.from_pretrained(folder, quantization_config=packed)
-    wrapped = sk.wrap(theirs, family="llada", mask_id=2)
-    compare("int8 weights", sk.load(folder, quantization_config=packed), wrapped, ids, settings)
 
 
 def smollm(folder: Path) -> None:

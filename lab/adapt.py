@@ -25,7 +25,7 @@ from lab.objectives import Rows, Targets, even_ratios, masked, next_token
 from lab.optimiser import Optimisation
 from lab.progress import Progress
 from sinkscope.models.adapters import is_adapter, read_adapter
-from sinkscope.models.template import rendered
+from sinkscope.models.family import render_chat
 from sinkscope.tasks.problem import Problem
 
 if TYPE_CHECKING:
@@ -211,7 +211,7 @@ def random_prefix(rng: np.random.Generator, words: list[str]) -> str:
 
 def coder_of(tokenizer: PreTrainedTokenizerBase) -> Coder:
     """The template of a base's tokenizer, taken apart, with its end of turn and end of text."""
-    before, _, after = rendered(tokenizer, [{"role": "user", "content": "sinkscope"}]).partition("sinkscope")
+    before, _, after = render_chat(tokenizer, [{"role": "user", "content": "sinkscope"}]).partition("sinkscope")
     known = tokenizer.get_vocab()
     ends = [known[token] for token in ("<|im_end|>", "<|eot_id|>") if token in known]
     if not ends or "<|endoftext|>" not in known:

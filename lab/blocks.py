@@ -25,9 +25,9 @@ from lab.loop import Run, Step
 from lab.objectives import Rows
 from lab.optimiser import TorchAdamW
 from lab.progress import Progress
-from sinkscope.models.base import Model
 from sinkscope.models.hub import find_folder
 from sinkscope.models.load import load
+from sinkscope.models.model import Model
 
 
 def noised(

@@ -10,8 +10,7 @@ from typing import Annotated, Any, TypeVar
 from pydantic import AfterValidator, ConfigDict, Field, TypeAdapter, ValidationError
 
 from lab.errors import TrainingError
-from sinkscope.io import bounded_yaml
-from sinkscope.io.reading import read_text, short
+from sinkscope.files import MB, parse_yaml, read_text, short
 
 Made = TypeVar("Made")
 PLAIN = ConfigDict(extra="forbid")
@@ -107,5 +106,5 @@ def _sentence(error: ValidationError, kind: Any) -> str:
 
 def read_yaml(path: Path) -> Any:
     """The plain values of a recipe file, bounded as study files are."""
-    text = read_text(path, bounded_yaml.LARGEST, TrainingError)
-    return bounded_yaml.parse(text, short(str(path)), TrainingError)[0]
+    text = read_text(path, TrainingError, MB)
+    return parse_yaml(text, short(str(path)), TrainingError)[0]

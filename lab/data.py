@@ -13,7 +13,7 @@ from lab import pictures  # noqa: F401 - a kind of problem of its own
 from lab.errors import TrainingError
 from lab.objectives import Rows
 from lab.recipe import Recipe
-from sinkscope.models.template import rendered
+from sinkscope.models.family import render_chat
 from sinkscope.tasks import problems
 from sinkscope.tasks.problem import Problem
 
@@ -44,7 +44,7 @@ class Coder:
     @classmethod
     def of(cls, tokenizer: PreTrainedTokenizerBase, begin: bool = True) -> Coder:
         """Take the template of this tokenizer apart."""
-        before, _, after = rendered(tokenizer, [{"role": "user", "content": _SENTINEL}]).partition(_SENTINEL)
+        before, _, after = render_chat(tokenizer, [{"role": "user", "content": _SENTINEL}]).partition(_SENTINEL)
         if not begin:
             before = before.removeprefix(str(tokenizer.bos_token))
         end = tokenizer.convert_tokens_to_ids("<|eot_id|>")

@@ -12,10 +12,10 @@ import torch
 from torch import Tensor
 
 from sinkscope.models import register
-from sinkscope.models.base import Model
-from sinkscope.models.llama import Llama
-from sinkscope.models.qwen_families import Dream
-from sinkscope.models.template import rendered
+from sinkscope.models.families.causal import Llama
+from sinkscope.models.families.qwen import Dream
+from sinkscope.models.family import render_chat
+from sinkscope.models.model import Model
 
 TURNS = ("<|im_start|>", "<|start_header_id|>")  # with which the header of a turn begins
 
@@ -44,7 +44,7 @@ class CausalDream(Dream):
     name = "causal-dream"
     sees_later = False
 
-    def knows(self, config: dict[str, Any], folder: Path) -> bool:
+    def matches(self, config: dict[str, Any], folder: Path) -> bool:
         return False  # only adapters name it
 
     def visible(self, model: Model, ids: Tensor, real: Tensor | None) -> Tensor:
@@ -59,14 +59,14 @@ class PrefixLlama(Llama):
 
     name = "prefix-llama"
 
-    def knows(self, config: dict[str, Any], folder: Path) -> bool:
+    def matches(self, config: dict[str, Any], folder: Path) -> bool:
         return False
 
     def visible(self, model: Model, ids: Tensor, real: Tensor | None) -> Tensor:
         tokenizer = model.require_tokenizer()
         known = tokenizer.get_vocab()
         marker = next(known[turn] for turn in TURNS if turn in known)
-        written = rendered(tokenizer, [{"role": "user", "content": "sinkscope"}])
+        written = render_chat(tokenizer, [{"role": "user", "content": "sinkscope"}])
         whole = tokenizer(written, add_special_tokens=False)["input_ids"]
         size = whole[::-1].index(marker) + 1
         if ids.shape[1] < size:

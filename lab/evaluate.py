@@ -19,7 +19,7 @@ from lab.errors import TrainingError
 from sinkscope.errors import SinkscopeError
 
 if TYPE_CHECKING:
-    from sinkscope.models.base import Model
+    from sinkscope.models.model import Model
     from sinkscope.tasks.problem import Problem
 
 
@@ -77,7 +77,7 @@ def evaluate(
     from sinkscope.tasks import KINDS, problems
 
     model = load(str(name), dtype=dtype, mode=mode)
-    wanted = list(kinds or (*KINDS, *(("pictures",) if model.family == "mmada" else ())))
+    wanted = list(kinds or (*KINDS, *(("pictures",) if model.family.name == "mmada" else ())))
     scores = []
     for kind in wanted:
         asked = list(problems(kind, n=n, split=split, seed=seed, difficulty=difficulty))

@@ -15,8 +15,8 @@ from torch import Tensor, nn
 from lab.block_recipe import BlockRecipe
 from lab.objectives import Rows, next_token
 from lab.recipe import Objective
-from sinkscope.models.base import Model
-from sinkscope.models.nemotron import Nemotron
+from sinkscope.models.families.nemotron import Nemotron
+from sinkscope.models.model import Model
 
 
 def stored_name(name: str) -> str:

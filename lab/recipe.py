@@ -13,7 +13,7 @@ from pydantic.dataclasses import dataclass
 
 from lab.checks import PLAIN, Count, Name, Rows, Seed, Share, Text, Weight, made, number, read_yaml, recipe_part, whole
 from lab.errors import TrainingError
-from sinkscope.io.reading import short
+from sinkscope.files import short
 
 RECIPES = Path(__file__).parent / "recipes"
 MOST_WEIGHTS = 1 << 31  # numbers of a model that a recipe describes

@@ -6,25 +6,22 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from sinkscope.decoding.commit import COMMIT_RULES
+from sinkscope.decoding.settings import SAMPLERS
 from sinkscope.interventions import INTERVENTIONS
 from sinkscope.models.family import FAMILIES
 from sinkscope.registry import Registry
-from sinkscope.settings import choices
 from sinkscope.sinks.rules import RULES
 from sinkscope.tasks.problem import TASKS
 from sinkscope.tasks.protocol import PROTOCOLS
 
-REGISTRIES: tuple[Registry, ...] = (COMMIT_RULES, INTERVENTIONS, FAMILIES, RULES, TASKS, PROTOCOLS)
+REGISTRIES: tuple[Registry, ...] = (COMMIT_RULES, SAMPLERS, INTERVENTIONS, FAMILIES, RULES, TASKS, PROTOCOLS)
 
 
 @contextmanager
 def restored() -> Iterator[None]:
     things = [dict(registry._things) for registry in REGISTRIES]
-    readers, commits = {name: list(rules) for name, rules in choices.READERS.items()}, list(choices.COMMITS)
     try:
         yield
     finally:
         for registry, before in zip(REGISTRIES, things, strict=True):
             registry._things = before
-        choices.READERS.update(readers)
-        choices.COMMITS[:] = commits

@@ -18,7 +18,7 @@ from golden_sets import HERE
 from made_models import make_causal, make_llada, save_tokenizer
 from sinkscope.cli.app import run
 from sinkscope.decoding import Step
-from sinkscope.models import load, zoo
+from sinkscope.models import hub, load
 
 
 @pytest.fixture(scope="module")
@@ -42,7 +42,7 @@ def test_check_passes_on_the_golden_models(family: str, capsys: pytest.CaptureFi
     )
 
 
-@pytest.mark.parametrize("name", sorted(zoo.TINY))
+@pytest.mark.parametrize("name", sorted(hub.TINY))
 def test_check_passes_on_the_tiny_family(name: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert run(["check", name, "--json"]) == 0
     found = {check["name"]: check for check in json.loads(capsys.readouterr().out)["checks"]}
@@ -245,7 +245,7 @@ def test_ctrl_c_is_one_line(monkeypatch: pytest.MonkeyPatch, capsys: pytest.Capt
     def interrupted() -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(zoo, "describe", interrupted)
+    monkeypatch.setattr(hub, "list_zoo", interrupted)
     assert run(["models"]) == 130
     captured = capsys.readouterr()
     assert captured.err.strip().splitlines()[-1] == "sinkscope: Interrupted."
@@ -253,7 +253,7 @@ def test_ctrl_c_is_one_line(monkeypatch: pytest.MonkeyPatch, capsys: pytest.Capt
 
 
 def test_errors_of_ours_keep_their_traceback(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(zoo, "describe", lambda: 1 / 0)
+    monkeypatch.setattr(hub, "list_zoo", lambda: 1 / 0)
     with pytest.raises(ZeroDivisionError):
         run(["models"])
 

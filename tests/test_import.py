@@ -75,17 +75,3 @@ def test_public_names_are_there() -> None:
     for name in sk.__all__:
         assert getattr(sk, name) is not None
     assert set(sk.__all__) <= set(dir(sk))
-
-
-def test_settings_find_a_commit_rule_before_the_decoder_is_imported() -> None:
-    """A rule whose name stands nowhere but in its own file."""
-    code = """
-import sys
-from sinkscope.settings import choices
-choices.COMMITS.remove("p2")
-assert "sinkscope.decoding.commit" not in sys.modules
-from sinkscope import Decode
-print(Decode.dream(8, algorithm="p2").commit)
-"""
-    done = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True)
-    assert done.stdout.strip() == "p2"

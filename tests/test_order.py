@@ -76,4 +76,4 @@ def test_the_exception_that_stays_is_named() -> None:
     settings = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["importlinter"]
     assert not settings.get("exclude_type_checking_imports", False)
     contract = next(one for one in settings["contracts"] if one["id"] == "order")
-    assert contract["ignore_imports"][0] == "sinkscope.models.base -> sinkscope.decoding"
+    assert contract["ignore_imports"][0] == "sinkscope.models.model -> sinkscope.decoding"

@@ -24,7 +24,7 @@ pytestmark = pytest.mark.skipif(bool(pretend.REASON), reason=pretend.REASON)
 MODES: dict[str, tuple[Any, bool]] = {
     "plain": (None, False), "traced": (None, True), "masked": (sk.MaskSinks(k=1), False),
     "both": (sk.MaskSinks(k=1), True), "random": (sk.MaskRandom(k=1), False),
-    "counter": (sk.MaskRandom(k=1, noise="counter"), False), "cut": (sk.CutContext(1, 2), False),
+    "cut": (sk.CutContext(1, 2), False),
     "attenuated": (sk.Attenuate(sk.MaskSinks(k=1), by=0.5), False),
     "channels": (sk.AblateChannels(channels=(1, 2)), False), "heads": (sk.ZeroAttention(((0, 1), (1, 0))), False),
     "first": (sk.MaskPositions((0, -1)), False), "layer": (sk.MaskSinks(k=1, per="layer", heads=(0, 1)), False),
@@ -172,14 +172,12 @@ def test_triton_is_launched_on_the_device_of_its_tensors() -> None:
         assert {one.device.index for one in found} == {1}
 
 
-@pytest.mark.parametrize("noise", ["reference", "per_row", "counter"])
+@pytest.mark.parametrize("noise", ["reference", "per_row"])
 @pytest.mark.parametrize("name", ["tiny-llada", "tiny-dream"])
 def test_sampled_tokens_are_those_of_the_cpu(name: str, noise: str) -> None:
     words = {"temperature": 0.7, "noise": noise, "block": None if name == "tiny-dream" else 8}
     gpu, cpu = (Ran(name, "plain", place, **words) for place in ("one", "cpu"))
     assert torch.equal(gpu.tokens, cpu.tokens)
-    if noise == "counter":  # nothing of the vocabulary's size goes to the host
-        assert gpu.steps[2][0]["bytes_to_host"] < 2000
 
 
 def test_observed_sums_are_on_the_host() -> None:

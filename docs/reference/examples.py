@@ -17,7 +17,7 @@ assert sk.__version__.count(".") == 2
 
 # ---- load
 model = sk.load("tiny-llada")  # a name of `sinkscope models`, a folder, a GGUF file or a Hub id
-assert model.family == "llada" and not model.causal
+assert model.family.name == "llada" and not model.causal
 
 # ---- Model
 ids = model.encode(prompt)  # [1, position], with the chat template
@@ -30,13 +30,13 @@ wrapped = sk.wrap(model.module, model.tokenizer, family="llada", mask_id=model.m
 assert wrapped.generate(prompt, **short) == model.generate(prompt, **short)
 
 # ---- register
-from sinkscope.models.llada import LLaDA
+from sinkscope.models.families.llada import LLaDA
 
 
 class MyLLaDA(LLaDA):
     name = "my-llada"
 
-    def knows(self, config, folder):
+    def matches(self, config, folder):
         return config.get("architectures") == ["MyLLaDAModel"]
 
 

@@ -26,7 +26,7 @@ MODELS = ("tiny-dream", "smol-dream", "tiny-llada")
 LENGTH = 48
 # One commit per step in all of them; tiny-llada has LLaDA's confidence and one block of the whole answer.
 DREAM, LLADA = partial(sk.Decode.dream, LENGTH, LENGTH, top_k=None), partial(sk.Decode.llada, LENGTH, LENGTH, LENGTH)
-WAYS = {
+WAYS: dict[str, dict[str, sk.Decode]] = {
     "dream": {
         "T = 0.1": DREAM(algorithm="entropy", temperature=0.1, top_p=0.9),
         "T = 0": DREAM(algorithm="entropy", temperature=0.0),
@@ -60,7 +60,7 @@ def rows(name: str, problems: int) -> list[str]:
     found = []
     thirds = int(model.config.num_hidden_layers) // 3
     parts = {"first third": slice(0, thirds), "last third": slice(-thirds, None)}
-    for way, settings in WAYS[model.family].items():
+    for way, settings in WAYS[model.family.name].items():
         traces = []
         for problem in sk.tasks.problems("arithmetic", n=problems, split="test", seed=0):
             traces.append(sk.trace(model, problem.prompt, settings))

@@ -24,12 +24,12 @@ import torch
 from torch import Tensor
 
 import sinkscope as sk
-from sinkscope.attention.calls import Call
+from sinkscope.attention.call import Call
 from sinkscope.interventions import Intervention
 from sinkscope.interventions.base import Selector, top
 from sinkscope.interventions.memory import Map, Memory
-from sinkscope.models.base import Model
-from sinkscope.models.template import rendered
+from sinkscope.models.family import render_chat
+from sinkscope.models.model import Model
 from sinkscope.statistics import change_interval, wilson
 from sinkscope.tasks import Problem, problems
 
@@ -80,7 +80,7 @@ class Places:
 def places_of(model: Model, problem: Problem) -> Places:
     """Of every token of the prompt: does it stand in a line that the answer needs, in the question, or in neither?"""
     tokenizer = model.require_tokenizer()
-    text = rendered(tokenizer, [{"role": "user", "content": problem.prompt}])
+    text = render_chat(tokenizer, [{"role": "user", "content": problem.prompt}])
     coded = tokenizer(text, add_special_tokens=False, return_offsets_mapping=True)
     if coded["input_ids"] != model.encode(problem.prompt)[0].tolist():
         raise SystemExit("the rendered prompt has other tokens than the model's")

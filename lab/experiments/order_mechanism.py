@@ -22,15 +22,15 @@ import torch
 from torch import Tensor
 
 import sinkscope as sk
-from sinkscope.attention.calls import Call, Outcome, Tap
-from sinkscope.attention.capture import listening
+from sinkscope.attention.call import Call, CallResult, Tap
 from sinkscope.attention.forward import seeded
+from sinkscope.attention.patch import patched
 from sinkscope.decoding import decode
 from sinkscope.decoding.canvas import Step
 from sinkscope.interventions import Intervention
 from sinkscope.interventions.base import Selector
 from sinkscope.interventions.memory import Memory
-from sinkscope.models.base import Model, pad
+from sinkscope.models.model import Model, pad
 from sinkscope.statistics import bootstrap, change_interval
 from sinkscope.tasks import Problem, problems
 
@@ -66,10 +66,10 @@ class Paid(Tap):
             self._add(call, self.of.select(call, self.memory))
         return []
 
-    def ranks(self, call: Call) -> bool:
+    def needs_sums(self, call: Call) -> bool:
         return True
 
-    def take(self, call: Call, outcome: Outcome) -> None:
+    def take(self, call: Call, outcome: CallResult) -> None:
         self.memory.keep(call, outcome, self.of.maps())
 
     def done(self, call: Call) -> None:
@@ -131,7 +131,7 @@ def run(model: Model, chunk: Sequence[tuple[int, Problem]], order: str) -> list[
     rows: list[dict[str, object]] = []
     for name, selector in MASKS.items():
         tap = Paid(selector)
-        with suppress(_SeenError), listening(model.module, tap), seeded(tuple(number for number, _ in chunk)):
+        with suppress(_SeenError), patched(model.module, tap), seeded(tuple(number for number, _ in chunk)):
             decode(model, ids, settings, attention_mask=mask, history=False, on_step=_until_looked)
         depends = torch.zeros(ids.shape[0], width + LENGTH) if tap.paid is None else tap.paid / tap.layers
         depends = depends.roll(1, dims=1) if model.shift else depends

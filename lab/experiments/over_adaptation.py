@@ -27,7 +27,7 @@ from sinkscope.models import adapters
 from sinkscope.models.weights import set_direction
 
 if TYPE_CHECKING:
-    from sinkscope.models.base import Model
+    from sinkscope.models.model import Model
 
 BLOCK, CANVAS = 8, 40
 STRONG = 0.3  # share of a head's attention on one key from which a sink is called strong
@@ -107,7 +107,7 @@ def states(whole: Tensor, prompt: int, mask_id: int | None) -> Iterator[Tensor]:
 @torch.inference_mode()
 def shares(model: Model, ids: Tensor) -> Tensor:
     """Attention that each key receives, per row that sees it: [layer, head, key]; too few rows count as nothing."""
-    from sinkscope.attention.capture import observe
+    from sinkscope.attention.observe import observe
 
     with observe(model.module) as seen:
         model.logits(ids)
@@ -135,7 +135,7 @@ def over_run(run: Path, base: Model, known: Sequence[Look] = (), before: int = 0
     before: steps of the runs that this one goes on from.
     """
     from lab.adapt import set_template
-    from sinkscope.models.load import converted
+    from sinkscope.models.load import apply_adapter_notes
 
     recipe = _recipe(run)
     set_template(base.require_tokenizer())
@@ -152,7 +152,7 @@ def over_run(run: Path, base: Model, known: Sequence[Look] = (), before: int = 0
     if recipe["family"] != "llama" and not before and (recipe["name"], 0) not in done:
         notes = adapters.read_adapter(next(iter(folders.values()))).notes
         bare = adapters.Adapter(run, {"base_model_name_or_path": recipe["base"]}, {}, notes)
-        turned = converted(replace(base), bare)
+        turned = apply_adapter_notes(replace(base), bare)
         yield look(turned, asked, recipe["name"], 0)
         # The same text in both directions: what the masks behind it do is left out.
         yield look(turned, asked, recipe["name"] + UNMASKED, 0, masked=False)
@@ -162,7 +162,7 @@ def over_run(run: Path, base: Model, known: Sequence[Look] = (), before: int = 0
         base.module.load_state_dict(start)
         adapter = adapters.read_adapter(folder)
         merged = adapters.merge(replace(base), adapter, str(folder))
-        yield look(converted(merged, adapter), asked, recipe["name"], before + step)
+        yield look(apply_adapter_notes(merged, adapter), asked, recipe["name"], before + step)
     base.module.load_state_dict(start)
     set_direction(base.module, base.causal)
 

@@ -24,7 +24,7 @@ from torch import Tensor
 from transformers import DynamicCache
 
 import sinkscope as sk
-from sinkscope.attention.calls import Call
+from sinkscope.attention.call import Call
 from sinkscope.interventions.base import Selector
 from sinkscope.interventions.memory import Memory
 from sinkscope.models import Model

@@ -25,7 +25,7 @@ import torch
 from torch import Tensor
 
 import sinkscope as sk
-from sinkscope.attention.calls import Call
+from sinkscope.attention.call import Call
 from sinkscope.interventions.base import Selector
 from sinkscope.interventions.memory import Memory
 from sinkscope.models import Model

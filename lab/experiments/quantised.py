@@ -27,11 +27,11 @@ import torch
 from torch import Tensor, nn
 
 import sinkscope as sk
-from sinkscope import io
 from sinkscope.attention.forward import seeded
 from sinkscope.decoding import resolve_settings
-from sinkscope.models.base import Model, pad
-from sinkscope.models.weights import SCHEMES, unpacked
+from sinkscope.files import write_file
+from sinkscope.models.model import Model, pad
+from sinkscope.models.weights import SCHEMES, unpack
 from sinkscope.statistics import bootstrap, paired, wilson
 from sinkscope.tasks.problem import Problem
 from sinkscope.tracing.states import FEWEST_ROWS, drift
@@ -53,7 +53,7 @@ def load_as(name: str, weights: str) -> Model:
     with torch.no_grad():
         for part in model.module.modules():
             if isinstance(part, nn.Linear) and part is not ends.get_output_embeddings():
-                plain = unpacked(part.weight)
+                plain = unpack(part.weight)
                 plain = plain.bfloat16().float() if weights == "bfloat16" else plain
                 part.weight = nn.Parameter(plain, requires_grad=False)
     return model
@@ -109,7 +109,7 @@ class Cell:
         self.seconds += seconds
         self.path.parent.mkdir(parents=True, exist_ok=True)
         ordered = [self.rows[number] for number in sorted(self.rows)]
-        io.write(self.path, json.dumps({"rows": ordered, "seconds": round(self.seconds, 1)}, indent=0) + "\n")
+        write_file(self.path, json.dumps({"rows": ordered, "seconds": round(self.seconds, 1)}, indent=0) + "\n")
 
     def column(self, name: str, count: int) -> list[Any]:
         return [self.rows[number][name] for number in range(count) if self.rows[number].get(name) is not None]
@@ -266,7 +266,7 @@ def main() -> None:
             measure(name, weights, given.n, texts, given.out)
     kinds = "" if given.weights == list(WEIGHTS) else f" --weights {' '.join(given.weights)}"
     command = f"python -m lab.experiments.quantised {' '.join(given.models)} -n {given.n} --texts {texts}{kinds}"
-    io.write(given.out.with_suffix(".md"), page(given.models, given.weights, given.n, texts, given.out, command))
+    write_file(given.out.with_suffix(".md"), page(given.models, given.weights, given.n, texts, given.out, command))
 
 
 if __name__ == "__main__":

@@ -23,7 +23,7 @@ import torch
 from torch import Tensor
 
 import sinkscope as sk
-from sinkscope.models.base import Model
+from sinkscope.models.model import Model
 from sinkscope.statistics import bootstrap
 from sinkscope.tasks import problems
 

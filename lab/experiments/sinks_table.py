@@ -48,7 +48,7 @@ def sinks_of(name: str | Path, per_kind: int = 3, seed: int = 5) -> list[Sinks]:
     from sinkscope.tracing import trace
 
     model = load(str(name))
-    kinds = [*KINDS, *(["pictures"] if model.family == "mmada" else [])]
+    kinds = [*KINDS, *(["pictures"] if model.family.name == "mmada" else [])]
     asked = [p.prompt for kind in kinds for p in problems(kind, n=per_kind, split="test", seed=seed)]
     traces = [trace(model, prompt) for prompt in asked]
     return [count_sinks(str(name), traces, unit) for unit in (("sum", "uniform") if model.causal else ("sum",))]

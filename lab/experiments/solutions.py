@@ -17,8 +17,8 @@ from pathlib import Path
 from lab.errors import TrainingError
 from sinkscope.decoding.likelihood import chain_likelihoods, masked_likelihood
 from sinkscope.errors import SinkscopeError
-from sinkscope.models.base import Model
 from sinkscope.models.load import load
+from sinkscope.models.model import Model
 from sinkscope.statistics import bootstrap
 
 

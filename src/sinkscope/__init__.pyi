@@ -1,8 +1,10 @@
 # The public names and where they are from; sinkscope/__init__.py reads this file, and so do type checkers.
 from . import tasks as tasks
 from .attention.attend import attend as attend
-from .attention.capture import observe as observe
+from .attention.observe import observe as observe
 from .checkup import checkup as checkup
+from .decoding import Decode as Decode
+from .decoding import SparseCache as SparseCache
 from .decoding import decode as decode
 from .errors import SinkscopeError as SinkscopeError
 from .interventions.activations import AblateChannels as AblateChannels
@@ -29,12 +31,10 @@ from .interventions.values import MeanValues as MeanValues
 from .interventions.values import PatchKeys as PatchKeys
 from .interventions.values import PatchValues as PatchValues
 from .interventions.values import ZeroValues as ZeroValues
-from .models.assemble import wrap as wrap
-from .models.base import Model as Model
 from .models.load import load as load
 from .models.load import register as register
-from .settings import Decode as Decode
-from .settings import SparseCache as SparseCache
+from .models.load import wrap as wrap
+from .models.model import Model as Model
 from .sinks import HeadShare as HeadShare
 from .sinks import Threshold as Threshold
 from .sinks import ZScore as ZScore

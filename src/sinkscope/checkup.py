@@ -11,19 +11,17 @@ from typing import Any, Literal
 import torch
 from torch import Tensor
 
-from sinkscope.attention.capture import observe
-from sinkscope.attention.compare import against_reference
+from sinkscope.attention.observe import observe
+from sinkscope.attention.selfcheck import against_reference
 from sinkscope.decoding import Decode, Decoded, decode, resolve_settings
+from sinkscope.decoding.settings import CACHES, SparseCache
 from sinkscope.errors import CheckpointError, DecodeError, SinkscopeError, TokenizerError, UnknownFamilyError
 from sinkscope.interventions import MaskSinks, intervene
 from sinkscope.interventions.apply import Effect
 from sinkscope.models import Model, load, pad
-from sinkscope.models.assemble import looks_ahead
-from sinkscope.models.checkpoint import checked_name, one_sentence
-from sinkscope.models.hub import find_folder
-from sinkscope.models.load import checked_options
-from sinkscope.settings import SparseCache
-from sinkscope.settings.choices import CACHES
+from sinkscope.models.checkpoint import as_checkpoint_error
+from sinkscope.models.hub import check_name, find_folder
+from sinkscope.models.load import check_options, looks_ahead
 from sinkscope.tracing.states import drift
 
 SENTENCE = "Tom has 12 apples and gives 5 away."
@@ -72,8 +70,8 @@ def checkup(
     if isinstance(name, Model):
         model = name
     else:
-        checked_options(dtype, device, mask_id)
-        with one_sentence(checked_name(name)):
+        check_options(dtype, device, mask_id)
+        with as_checkpoint_error(check_name(name)):
             find_folder(name, revision)
         try:
             model = load(name, quantization=quantization, **options)
@@ -83,9 +81,9 @@ def checkup(
     where = "in memory" if name is model else f"{time.perf_counter() - started:.1f} s"
     size = sum(part.numel() for part in model.module.parameters())
     packed = f"{model.quantization} weights, " if model.quantization else ""
-    kind = f"{model.family}, {type(model.module).__name__}, {packed}{size:,} parameters"
+    kind = f"{model.family.name}, {type(model.module).__name__}, {packed}{size:,} parameters"
     yield Check("loads", "ok", f"{kind}, {model.dtype}, {where}")
-    for mode in model.recipe.modes or (None,):
+    for mode in model.family.modes or (None,):
         examined = _Examined(model if mode is None else model.in_mode(mode), reloads=name is not model)
         if mode == model.mode:
             yield from map(examined.check, (*CHECKS, *MACHINE_CHECKS) if everything else CHECKS)
@@ -159,7 +157,7 @@ class _Examined:
         ahead = looks_ahead(self.model)
         kind, moved = ("bidirectional", "the first logits") if ahead else ("causal", "nothing before")
         if ahead == self.model.causal:
-            raise SinkscopeError(f"attention is {kind}, which {self.model.family} is not")
+            raise SinkscopeError(f"attention is {kind}, which {self.model.family.name} is not")
         return f"{kind}: the last token moves {moved}"
 
     def mask_token(self) -> str:
@@ -200,7 +198,7 @@ class _Examined:
         model, done = self.model, self.plain[0]
         if any(bool((answer == model.mask_id).any()) for answer in done.returned if model.mask_id is not None):
             raise SinkscopeError("masks are left on the canvas")
-        return f"{len(done.returned[0])} tokens in {done.forwards} forwards, by {_settings(model, self.ids).family}"
+        return f"{len(done.returned[0])} tokens in {done.forwards} forwards, by {_settings(model, self.ids).sampler}"
 
     def padding(self) -> str:
         model = self.model
@@ -301,7 +299,7 @@ def _prompt(model: Model, text: str = SENTENCE) -> Tensor:
 
 def _settings(model: Model, ids: Tensor) -> Decode:
     words: dict[str, Any] = {"length": LENGTH, "block": LENGTH // 2 if model.defaults.block else None}
-    if model.defaults.family == "native":
+    if "block" in model.defaults.unused:
         words["steps"] = LENGTH  # per canvas, which is long
     return replace(resolve_settings(model.defaults, model, ids.shape[1], words), temperature=0.0)
 

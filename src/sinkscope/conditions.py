@@ -13,12 +13,12 @@ from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import ValidationError
 
+from sinkscope.decoding.settings import By, CanvasCache, Per, SparseCache
 from sinkscope.errors import InterventionError, SinkscopeError, StudyError
+from sinkscope.files import parse_yaml
 from sinkscope.interventions.base import INTERVENTIONS, Aim, Entry, Intervention, Label, Match
 from sinkscope.interventions.positions import Positions
 from sinkscope.interventions.ranked import MaskSinks
-from sinkscope.io import bounded_yaml
-from sinkscope.settings.choices import By, CanvasCache, Per, SparseCache
 from sinkscope.validation import Count, FieldError, FromZero, Number, Seed, Share, first_mistake, settings, show_value
 
 Models = Literal["all", "causal", "diffusion"]
@@ -80,7 +80,7 @@ class Condition:
         name, _, rest = text.partition(":")
         # What stands behind the name is YAML's flow style with = in place of the colon.
         flow, count = re.subn(r"(^|,)\s*(\w+)\s*=", r"\1 \2: ", rest)
-        words = bounded_yaml.parse(f"{{{flow}}}", f"--condition {name}", InterventionError)[0]
+        words = parse_yaml(f"{{{flow}}}", f"--condition {name}", InterventionError)[0]
         if not isinstance(words, dict) or "name" in words or len(words) != count:
             raise InterventionError(f"Expected a condition as NAME:setting=value,setting=value, got {text!r:.80}.")
         try:

@@ -15,19 +15,18 @@ not know.
 | protocol of a benchmark | a YAML file | `register_protocol(path)` |
 """
 
-from sinkscope.attention.calls import Call, Change
+from sinkscope.attention.call import Call, Change
 from sinkscope.conditions import Condition, DecodeChange
 from sinkscope.decoding.canvas import Block, Picks
-from sinkscope.decoding.commit import CommitRule
+from sinkscope.decoding.commit import CommitRule, most_confident
 from sinkscope.decoding.commit import register as register_commit_rule
-from sinkscope.decoding.commit.rule import most_confident
+from sinkscope.decoding.settings import Decode
 from sinkscope.errors import InterventionError, RuleError, StudyError, TaskError
 from sinkscope.interventions import Intervention, Selector
 from sinkscope.interventions.base import Label
 from sinkscope.interventions.memory import Map, Memory
 from sinkscope.models import Family, Model
 from sinkscope.models import register as register_family
-from sinkscope.settings import Decode
 from sinkscope.sinks import Columns, Rule
 from sinkscope.sinks import register as register_rule
 from sinkscope.sinks.rules import BrowserForm

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 import torch
 
-from sinkscope.attention import compare
+from sinkscope.attention import selfcheck as compare
 
 
 def test_both_sides_are_timed_on_the_same_tensors_of_every_shape(monkeypatch: pytest.MonkeyPatch) -> None:

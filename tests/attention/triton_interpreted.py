@@ -9,8 +9,7 @@ import torch
 from attend_cases import calls, check_against_reference
 from hypothesis import Phase, given, settings
 
-from sinkscope.attention.attend import attend
-from sinkscope.attention.inputs import check
+from sinkscope.attention.attend import attend, check
 from sinkscope.attention.triton import triton_attention
 from sinkscope.errors import AttentionError
 

@@ -8,10 +8,10 @@ from hypothesis import strategies as st
 
 from sinkscope.decoding import Decode
 from sinkscope.decoding.choose import confidence_of, truncated
-from sinkscope.decoding.commit.confident import above_threshold, factor_counts
-from sinkscope.decoding.commit.dream import dream_count
-from sinkscope.decoding.commit.quota import quota
-from sinkscope.decoding.commit.rule import most_confident
+from sinkscope.decoding.commit import most_confident
+from sinkscope.decoding.samplers.dream import dream_count
+from sinkscope.decoding.samplers.llada import quota
+from sinkscope.decoding.samplers.parallel import above_threshold, factor_counts
 
 CONFIDENCES = st.lists(st.floats(0, 1, width=32), min_size=1, max_size=12)
 

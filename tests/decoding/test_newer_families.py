@@ -33,7 +33,7 @@ def test_defaults_decode_trace_and_mask(tmp_path: Path) -> None:
         trace = sk.trace(model, ids, settings)
         assert isinstance(trace, sk.Trace)
         answer = trace.canvas[-1, 5:17]
-        assert not (answer == model.mask_id).any(), model.family
+        assert not (answer == model.mask_id).any(), model.family.name
         assert trace.sinks() is not None
         with sk.intervene(model, sk.MaskSinks(k=1)) as active:
             sk.decode(model, ids, settings)
@@ -42,8 +42,8 @@ def test_defaults_decode_trace_and_mask(tmp_path: Path) -> None:
 
 def test_families_are_told_apart(tmp_path: Path) -> None:
     found = {name: sk.load(make(tmp_path / name)) for name, make in MAKERS.items()}
-    assert {model.defaults.family for model in found.values()} == set(MAKERS)
-    assert [found[name].family for name in MAKERS] == ["llada_moe", "fast_dllm2", "open_dcoder"]
+    assert {model.defaults.sampler for model in found.values()} == set(MAKERS)
+    assert [found[name].family.name for name in MAKERS] == ["llada_moe", "fast_dllm2", "open_dcoder"]
     assert found["fast_dllm2"].block == 8 and found["fast_dllm2"].shift
 
 
@@ -109,7 +109,7 @@ def test_a_commit_rule_from_outside_the_package() -> None:
 
         model = newer("a2d").model
         steps: list[Step] = []
-        settings = sk.Decode("llada", 6, block=3, commit="leftmost")
+        settings = sk.Decode.llada(6, 3, commit="leftmost")
         sk.decode(model, torch.tensor([[5, 9, 11]]), settings, on_step=steps.append)
         assert [step.committed[0].nonzero().item() for step in steps] == [3, 4, 5, 6, 7, 8]
 

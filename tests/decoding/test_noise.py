@@ -6,9 +6,8 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sinkscope.attention.forward import GOLDEN, mix
 from sinkscope.decoding import noise as noises
-from sinkscope.decoding.noise import CounterNoise, ReferenceNoise, RowNoise
+from sinkscope.decoding.noise import ReferenceNoise, RowNoise
 
 
 @given(
@@ -80,50 +79,3 @@ def test_a_rows_draws_have_the_right_shares() -> None:
     drawn = RowNoise(0, torch.zeros(1, dtype=torch.int64), count).draw(shares.expand(count, 4), torch.arange(count))
     found = torch.bincount(drawn, minlength=4) / count
     torch.testing.assert_close(found, shares, atol=0.012, rtol=0)  # 3.4 standard deviations of the largest share
-
-
-def counter(padding: list[int], positions: int, seed: int = 3) -> CounterNoise:
-    return CounterNoise(seed, torch.tensor(padding), positions, torch.device("cpu"))
-
-
-@given(padding=st.lists(st.integers(0, 3), min_size=1, max_size=4), words=st.integers(1, 20), steps=st.integers(1, 3))
-def test_counted_numbers_know_neither_order_nor_neighbours(padding: list[int], words: int, steps: int) -> None:
-    positions = 6
-    together = counter(padding, positions)
-    for _ in range(steps):
-        together.begin_step()
-    for row, padded in enumerate(padding):
-        alone = counter([0], positions - padded)
-        for _ in range(steps):
-            alone.begin_step()
-        where = torch.arange(positions - padded)
-        flat = row * positions + padded + where
-        assert torch.equal(together.token_uniform(flat, words), alone.token_uniform(where, words))
-        assert torch.equal(together.token_uniform(flat.flip(0), words).flip(0), alone.token_uniform(where, words))
-        assert torch.equal(together.uniform(flat), alone.uniform(where))
-
-
-def test_counted_numbers_are_uniform_and_differ() -> None:
-    noise = counter([0], 64)
-    noise.begin_step()
-    first = noise.token_uniform(torch.arange(64), 4096)
-    noise.begin_step()
-    second = noise.token_uniform(torch.arange(64), 4096)
-    assert float(first.min()) >= 0 and float(first.max()) < 1
-    shares = torch.histc(first.float(), 16, 0, 1) / first.numel()
-    assert float((shares - 1 / 16).abs().max()) < 2e-3
-    for one, other in ((first, second), (first[1:], first[:-1]), (first[:, 1:], first[:, :-1])):
-        assert abs(float(torch.corrcoef(torch.stack([one.flatten(), other.flatten()]))[0, 1])) < 0.01
-    # SplitMix64's published first outputs for the seed 1234567.
-    numbers = mix(torch.tensor(1234567) + torch.arange(1, 3) * GOLDEN)
-    assert [int(number) % 2**64 for number in numbers] == [6457827717110365317, 3203168211198807973]
-
-
-def test_counted_draws_follow_the_probabilities() -> None:
-    noise, shares = counter([0], 20_000), torch.tensor([0.5, 0.3, 0.2])
-    drawn = noise.draw(shares.expand(20_000, 3), torch.arange(20_000))
-    assert torch.allclose(torch.bincount(drawn, minlength=3) / 20_000, shares, atol=0.02)
-    chosen = counter([0], 6).subset(torch.tensor([[0.0, 0.2, 0.2, 0.2, 0.2, 0.2]]), 3)
-    assert len(set(chosen[0].tolist())) == 3 and 0 not in chosen
-    many = [float(noise.binomial(0, torch.tensor(10.0), torch.tensor(0.3))) for _ in range(300)]
-    assert abs(sum(many) / 300 - 3) < 0.3

@@ -34,7 +34,7 @@ def test_the_others_are_refused(family: str) -> None:
 
 
 def test_every_family_is_there() -> None:
-    found = {precision_cases.loaded(name, "bfloat16").family for name in precision_cases.CACHES}
+    found = {precision_cases.loaded(name, "bfloat16").family.name for name in precision_cases.CACHES}
     assert found == set(FAMILIES)
 
 

@@ -12,10 +12,10 @@ from transformers import DynamicCache
 import sinkscope as sk
 from sinkscope.attention.forward import Forward, forward_context, seeded
 from sinkscope.decoding import decode
-from sinkscope.decoding.cache import Forwards, OverwritingLayer
-from sinkscope.decoding.sparse import SparseForwards
+from sinkscope.decoding.forwards import Forwards, OverwritingLayer
+from sinkscope.decoding.sparse_cache import SparseForwards
 from sinkscope.models import Model, load
-from sinkscope.models.base import pad
+from sinkscope.models.model import pad
 
 WAYS = ("received", "sinks", "no_sinks", "recent", "random")
 PROMPTS = [problem.prompt for problem in sk.tasks.problems("arithmetic", n=3, seed=5)]
@@ -89,16 +89,16 @@ def test_a_trace_sees_the_kept_keys_and_no_others(model: Model, by: str) -> None
 def test_what_keys_receive_between_refreshes_is_a_plain_softmax_over_the_kept(
     model: Model, blocks: int, forwards: int
 ) -> None:
-    from sinkscope.attention.calls import Call, Outcome, Tap
-    from sinkscope.attention.capture import listening
+    from sinkscope.attention.call import Call, CallResult, Tap
+    from sinkscope.attention.patch import patched
 
     class Check(Tap):
         count = 0
 
-        def watches(self, call: Call) -> bool:
+        def needs_sums_fused(self, call: Call) -> bool:
             return True
 
-        def take(self, call: Call, outcome: Outcome) -> None:
+        def take(self, call: Call, outcome: CallResult) -> None:
             assert call.forward is not None and call.forward.kept is not None
             found = call.forward.kept(call.layer)
             if found is None:
@@ -111,7 +111,7 @@ def test_what_keys_receive_between_refreshes_is_a_plain_softmax_over_the_kept(
                 torch.testing.assert_close(outcome.received[0, head].sum(0)[columns], sums, atol=1e-5, rtol=1e-4)
             Check.count += 1
 
-    with listening(model.module, Check()):
+    with patched(model.module, Check()):
         decode(model, model.encode(PROMPTS[0]), settings(keep=0.25, blocks=blocks))
     assert Check.count == forwards * model.config.num_hidden_layers
 
@@ -238,7 +238,7 @@ def test_bad_settings_are_refused(words: dict[str, object]) -> None:
 
 
 def test_decoders_without_a_whole_canvas_refuse_it() -> None:
-    with pytest.raises(sk.SinkscopeError, match="sparse cache"):
+    with pytest.raises(sk.SinkscopeError, match="sparse"):
         replace(sk.Decode.autoregressive(length=8), cache=sk.SparseCache())
     with pytest.raises(sk.SinkscopeError, match="Guidance and a cache"):
         replace(sk.Decode.llada(length=8, guidance=1.0), cache=sk.SparseCache())

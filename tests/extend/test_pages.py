@@ -94,4 +94,4 @@ def test_a_name_that_is_taken_is_told_with_the_package(tmp_path: Path, installed
     write_package(tmp_path, "taken", lines)
     installed(tmp_path)
     with pytest.raises(PluginError, match=r"package taken.*'quota' exists already"):
-        sk.Decode("llada", 8, commit="mine")
+        sk.Decode.llada(8, commit="mine")

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
-from dataclasses import fields
 from typing import Any
 
 from changed_values import VALUES
@@ -11,27 +9,11 @@ from contract import answered, fuzz
 from hypothesis import given
 from hypothesis import strategies as st
 
+from sinkscope.decoding import SAMPLERS, Decode
+from sinkscope.decoding.settings import setting_names
 from sinkscope.errors import DecodeError, SinkscopeError
-from sinkscope.settings import Decode
 
-SAMPLERS = (
-    "llada",
-    "mmada",
-    "dream",
-    "parallel",
-    "autoregressive",
-    "llada2",
-    "llada21",
-    "sdar",
-    "mdlm",
-    "bd3lm",
-    "fast_dllm2",
-    "nemotron",
-    "wedlm",
-    "rnd1",
-    "diffusion_gemma",
-)
-NAMES = sorted({field.name for field in fields(Decode)} | {"algorithm", "rule", "early_stop", "lenght"})
+NAMES = sorted({*setting_names(), "lenght"})
 PLAUSIBLE = st.one_of(
     st.sampled_from([1, 2, 4, 8, 16, 0.5, 0.9, True, (1,), "never", "eos", "exact", "dual", "margin", "p2"])
 )
@@ -46,7 +28,7 @@ def check(found: Any) -> None:
 
 @fuzz
 @given(
-    sampler=st.sampled_from(SAMPLERS),
+    sampler=st.sampled_from(SAMPLERS.names()),
     words=st.dictionaries(st.sampled_from(NAMES), st.one_of(VALUES, PLAUSIBLE), max_size=3),
     length=st.one_of(st.just(8), st.integers(-1, 40), VALUES),
 )
@@ -60,8 +42,3 @@ def test_samplers(sampler: str, words: dict[str, Any], length: Any) -> None:
 def test_settings_of_a_file(values: Any) -> None:
     given_ = {"family": "llada", "length": 8, "steps": 8, **values} if isinstance(values, dict) else values
     check(answered(lambda: Decode.from_dict(given_)))
-
-
-def test_every_sampler_is_tried() -> None:
-    made = {name for name, one in inspect.getmembers(Decode, inspect.ismethod) if not name.startswith(("_", "from_"))}
-    assert made == set(SAMPLERS)

@@ -36,22 +36,22 @@ def test_columns_and_dose_against_the_untouched_maps(family: str, words: dict[st
 
 
 def _first_layer(model: sk.Model, ids: torch.Tensor) -> torch.Tensor:
-    from sinkscope.attention.calls import Call, Outcome, Tap
-    from sinkscope.attention.capture import listening
+    from sinkscope.attention.call import Call, CallResult, Tap
+    from sinkscope.attention.patch import patched
 
     class First(Tap):
         weights: torch.Tensor
 
-        def watches(self, call: Call) -> bool:
+        def needs_sums_fused(self, call: Call) -> bool:
             return call.layer == 0
 
-        def take(self, call: Call, outcome: Outcome) -> None:
+        def take(self, call: Call, outcome: CallResult) -> None:
             if call.layer == 0:
                 keys = call.k.repeat_interleave(call.q.shape[1] // call.k.shape[1], 1)
                 self.weights = (call.q @ keys.mT * call.q.shape[-1] ** -0.5).softmax(-1)
 
     tap = First()
-    with listening(model.module, tap):
+    with patched(model.module, tap):
         model.logits(ids)
     return tap.weights
 

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 import sinkscope as sk
-from sinkscope.attention.calls import Call, Change, Outcome, Tap, perform
+from sinkscope.attention.call import Call, CallResult, Change, Tap, run_call
 from sinkscope.errors import CaptureError
 from sinkscope.interventions import Intervention
 from sinkscope.interventions.memory import Memory
@@ -17,12 +17,12 @@ from sinkscope.interventions.memory import Memory
 @dataclass
 class Changing(Tap):
     wanted: list[Change]
-    outcome: Outcome | None = None
+    outcome: CallResult | None = None
 
     def change(self, call: Call) -> list[Change]:
         return self.wanted
 
-    def take(self, call: Call, outcome: Outcome) -> None:
+    def take(self, call: Call, outcome: CallResult) -> None:
         self.outcome = outcome
 
 
@@ -55,7 +55,7 @@ def test_softmax_off_by_one_and_other_extra_keys(seen: str, kv_heads: int) -> No
     drop = torch.zeros(2, 4, 7, dtype=torch.bool)
     drop[:, :, 2] = True
     tap = Changing([Change(extra=(zeros, zeros)), Change(drop=drop)])
-    out = perform(call, [tap])
+    out = run_call(call, [tap])
     share = 4 // kv_heads
     keys, values = k.repeat_interleave(share, 1), v.repeat_interleave(share, 1)
     scores = q @ keys.mT * 8**-0.5
@@ -74,7 +74,7 @@ def test_other_keys_and_values_together() -> None:
     call = Call(0, q, k, v, None, False, None, None, lambda: q, False)
     tap = Changing([Change(keys=lambda keys: keys.flip(-1)), Change(values=lambda values: values * 2)])
     out, received = plain(q, k.flip(-1).repeat_interleave(2, 1), 2 * v.repeat_interleave(2, 1), None)
-    torch.testing.assert_close(perform(call, [tap]), out, atol=1e-5, rtol=1e-4)
+    torch.testing.assert_close(run_call(call, [tap]), out, atol=1e-5, rtol=1e-4)
     assert tap.outcome is not None
     torch.testing.assert_close(tap.outcome.received[:, :, 0], received, atol=1e-5, rtol=1e-4)
 

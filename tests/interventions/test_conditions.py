@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 import sinkscope as sk
 from made_conditions import make_condition
 from registries import restored
-from sinkscope.attention.calls import Call, Change
+from sinkscope.attention.call import Call, Change
 from sinkscope.conditions import NONE, NOOP, Condition, names
 from sinkscope.errors import InterventionError, StudyError
 from sinkscope.interventions import INTERVENTIONS, Intervention

@@ -9,10 +9,10 @@ from hypothesis import strategies as st
 
 import sinkscope as sk
 from golden_sets import golden
-from sinkscope.attention.calls import Call, untouched_columns
+from sinkscope.attention.call import Call, untouched_columns
 from sinkscope.errors import InterventionError
 from sinkscope.interventions.base import Intervention, top
-from sinkscope.models.base import Model
+from sinkscope.models.model import Model
 
 NOOPS = [
     sk.MaskSinks(k=0), sk.MaskSinks(k=0, rank="as_run", rows="last"), sk.MaskRandom(k=0), sk.MaskPositions(()),

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 import sinkscope as sk
-from sinkscope.attention.calls import Call, perform
+from sinkscope.attention.call import Call, run_call
 from sinkscope.interventions import Active, Intervention
 from sinkscope.models import Model
 
@@ -68,9 +68,9 @@ def test_the_first_step_s_values_are_those_of_the_first_forward() -> None:
     assert PROBLEMS[0].check(answer(model, sk.PatchValues(sk.MaskSinks(k=1, layers=(1,)), source="first")))
     call, later = a_call(1), a_call(2)
     active = Active((sk.PatchValues(sk.MaskPositions((0,)), source="first"),))
-    perform(call, [active])
+    run_call(call, [active])
     for _ in range(2):  # at every later forward, not only at the second
-        out = perform(later, [active])
+        out = run_call(later, [active])
         values = later.v.clone()
         values[:, :, 0] = call.v[:, :, 0]
         torch.testing.assert_close(out, plain_attention(later.q, later.k, values), atol=1e-5, rtol=1e-4)
@@ -176,22 +176,22 @@ def a_call(seed: int = 0) -> Call:
 @pytest.mark.parametrize("weight", [1.0, 3.0])
 def test_off_by_one_adds_to_the_denominator(weight: float) -> None:
     call = a_call()
-    out = perform(call, [Active((sk.SoftmaxOffByOne(weight),))])
+    out = run_call(call, [Active((sk.SoftmaxOffByOne(weight),))])
     torch.testing.assert_close(out, plain_attention(call.q, call.k, call.v, extra=weight), atol=1e-5, rtol=1e-4)
 
 
 def test_softening_divides_the_scores() -> None:
     call = a_call()
-    out = perform(call, [Active((sk.Soften(2.5),))])
+    out = run_call(call, [Active((sk.Soften(2.5),))])
     torch.testing.assert_close(out, plain_attention(call.q, call.k, call.v, heat=2.5), atol=1e-5, rtol=1e-4)
 
 
 def test_a_penalty_lowers_the_top_key_of_the_last_forward() -> None:
     call = a_call()
     active = Active((sk.PenaliseSinks(k=1, penalty=2.0),))
-    first = perform(call, [active])
+    first = run_call(call, [active])
     torch.testing.assert_close(first, plain_attention(call.q, call.k, call.v), atol=1e-5, rtol=1e-4)
-    second = perform(call, [active])
+    second = run_call(call, [active])
     weights = (call.q @ call.k.transpose(-1, -2) * 8**-0.5).softmax(-1).sum(2)
     bias = torch.zeros_like(weights).scatter(-1, weights.argmax(-1, keepdim=True), -2.0)[:, :, None]
     torch.testing.assert_close(second, plain_attention(call.q, call.k, call.v, bias), atol=1e-5, rtol=1e-4)
@@ -201,7 +201,7 @@ def test_a_penalised_key_stays_penalised() -> None:
     """It is ranked by what it would draw: were it ranked by what is left to it, every other forward would spare it."""
     call = a_call()
     active = Active((sk.PenaliseSinks(k=1, penalty=5.0),))
-    outs = [perform(call, [active]) for _ in range(5)]
+    outs = [run_call(call, [active]) for _ in range(5)]
     assert not torch.equal(outs[0], outs[1])
     for out in outs[2:]:
         assert torch.equal(out, outs[1])

@@ -12,7 +12,7 @@ import sinkscope as sk
 from lab.directions import PrefixLlama
 from sinkscope.errors import DecodeError, PromptError
 from sinkscope.interventions import Intervention
-from sinkscope.models.base import Model, pad
+from sinkscope.models.model import Model, pad
 from sinkscope.tasks import problems
 
 LENGTH = 12
@@ -192,7 +192,7 @@ def test_a_cell_of_each_condition_by_hand(cell: str, name: str) -> None:
 def test_masking_behind_a_prompt_that_is_read_both_ways_by_hand(cell: str) -> None:
     model = sk.load("tiny-llama")
     plain = answer(model)[0]
-    model.recipe = PrefixLlama()
+    model.family = PrefixLlama()
     change, rule = CELLS[cell]
     ids = model.encode(QUESTION)
     found, dose = answer(model, change)

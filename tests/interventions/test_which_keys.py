@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import sinkscope as sk
-from sinkscope.attention.calls import Call, untouched_columns
+from sinkscope.attention.call import Call, untouched_columns
 from sinkscope.attention.forward import Forward
 from sinkscope.interventions.memory import Layer, Memory
 from sinkscope.sinks.kinds import KINDS, STRUCTURAL

@@ -67,7 +67,7 @@ def test_what_is_exported_is_what_was_trained(tmp_path):
     recipe = small()
     made = train(recipe, tmp_path / "run", quiet=True)
     model = sk.load(made)
-    assert (model.family, model.mask_id, model.causal, model.defaults.length) == ("dream", 3, False, 16)
+    assert (model.family.name, model.mask_id, model.causal, model.defaults.length) == ("dream", 3, False, 16)
     ids = model.encode("Card: number 4, name Bob.\nWhat is the number?")
     ids = torch.cat([ids, torch.full((1, 4), 3)], 1)
     run = AdapterRun(recipe, tmp_path / "run")

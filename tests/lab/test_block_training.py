@@ -44,7 +44,7 @@ def test_a_resumed_run_gives_the_same_bits(shipped: BlockRecipe, tmp_path: Path)
     curves = [(tmp_path / name / "curve.jsonl").read_text().splitlines() for name in ("whole", "broken")]
     assert json.loads(curves[0][-1])["loss"] == json.loads(curves[1][-1])["loss"]
     made = load(str(whole))
-    assert (made.family, made.block) == ("sdar", 4) and made.generate("2 plus 3?") is not None
+    assert (made.family.name, made.block) == ("sdar", 4) and made.generate("2 plus 3?") is not None
     with pytest.raises(TrainingError, match="differs in seed"):
         train(replace(small, seed=5), tmp_path / "whole", quiet=True)
 
@@ -131,8 +131,8 @@ def test_one_set_of_weights_learns_both_ways(tmp_path: Path) -> None:
         torch.testing.assert_close(module.eval()(ids).logits, source.logits(ids), atol=1e-4, rtol=0)
     small = replace(recipe, steps=2, batch=4, save_every=2, log_every=1)
     made = load(train(small, tmp_path / "run", quiet=True))
-    assert made.family == "nemotron_labs_diffusion" and made.defaults.block == 8
-    assert all(isinstance(made.in_mode(mode).generate("2 plus 3?"), str) for mode in made.recipe.modes)
+    assert made.family.name == "nemotron_labs_diffusion" and made.defaults.block == 8
+    assert all(isinstance(made.in_mode(mode).generate("2 plus 3?"), str) for mode in made.family.modes)
 
 
 def test_a_noised_block_sees_the_text_before_it_and_itself() -> None:

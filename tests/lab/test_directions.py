@@ -74,14 +74,14 @@ def test_ids_without_a_whole_header_are_read_causally(adapters: dict[str, Path])
     broken = prompt.clone()
     broken[0, -1] = prompt[0, 0]  # what begins a header ends it too
     for ids in (broken, prompt[:, -2:], prompt[:, :1]):
-        assert torch.equal(model.recipe.visible(model, ids, None), causal_visible(ids.shape[1]))
-    assert not torch.equal(model.recipe.visible(model, prompt, None), causal_visible(prompt.shape[1]))
+        assert torch.equal(model.family.visible(model, ids, None), causal_visible(ids.shape[1]))
+    assert not torch.equal(model.family.visible(model, prompt, None), causal_visible(prompt.shape[1]))
 
 
 @pytest.mark.parametrize("recompute", [False, True])
 def test_a_prefix_model_writes_what_its_logits_say(adapters: dict[str, Path], recompute: bool) -> None:
     model = sk.load(adapters["prefix"])
-    prompts, mask = sk.models.base.pad([model.encode(text) for text in (PROMPT, PROMPT + " He eats 3.")], model)
+    prompts, mask = sk.models.pad([model.encode(text) for text in (PROMPT, PROMPT + " He eats 3.")], model)
     done = sk.decode(model, prompts, sk.Decode.autoregressive(length=6, recompute=recompute), attention_mask=mask)
     for row, real in zip(done.tokens, mask, strict=True):
         start = int((real == 0).sum())

@@ -5,7 +5,7 @@ import torch
 
 import sinkscope as sk
 from lab.experiments import order_mechanism as mechanism
-from sinkscope.attention.capture import listening
+from sinkscope.attention.patch import patched
 from sinkscope.decoding import decode
 from sinkscope.tasks import problems
 
@@ -15,7 +15,7 @@ def test_paid_is_the_attention_that_the_top_keys_of_the_step_before_receive() ->
     ids = model.encode(next(iter(problems("arithmetic", n=1))).prompt)
     settings = sk.Decode.llada(8, 8, 8)
     tap = mechanism.Paid(sk.MaskSinks(1))
-    with pytest.raises(mechanism._SeenError), listening(model.module, tap):
+    with pytest.raises(mechanism._SeenError), patched(model.module, tap):
         decode(model, ids, settings, on_step=mechanism._until_looked)
     trace = sk.trace(model, ids, settings)
     assert isinstance(trace, sk.Trace)

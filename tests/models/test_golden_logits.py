@@ -57,6 +57,6 @@ def test_facts_come_from_the_checkpoint(found: Golden) -> None:
     assert found.model.mask_id == special["mask"]
     assert found.model.pad_id == special["pad"]
     assert found.model.eos_id == special["eos"]
-    assert found.model.family == found.family
+    assert found.model.family.name == found.family
     assert found.model.tokenizer is None
     assert found.model.shift == (found.family == "dream")

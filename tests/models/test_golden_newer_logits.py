@@ -92,6 +92,6 @@ def test_router_choices(found: NewerGolden) -> None:
 def test_facts_come_from_the_checkpoint(found: NewerGolden) -> None:
     special = found.facts["special_ids"]
     model = found.model
-    assert (model.mask_id, model.eos_id, model.family) == (special["mask"], special["eos"], found.family)
+    assert (model.mask_id, model.eos_id, model.family.name) == (special["mask"], special["eos"], found.family)
     assert (model.tokenizer, model.shift, model.causal) == (None, False, False)
     assert model.defaults.family == {"llada2": "llada2", "sdar": "sdar", "a2d": "mdlm"}[found.family]

@@ -61,7 +61,7 @@ def test_known_tokens_first(found: NewestGolden) -> None:
     order = found.tensor(names["position_ids"]).argsort(-1)
     ids = found.tensor(names["input_ids"]).gather(1, order)
     close(found.model.logits(ids), found.tensor(names["logits_in_text_order"]))
-    visible = found.model.recipe.visible(found.model, ids, None)
+    visible = found.model.family.visible(found.model, ids, None)
     assert visible is not None and torch.equal(
         visible[:, 0].long(), found.tensor(names["visible_in_text_order"]).long()
     )
@@ -78,7 +78,7 @@ def test_nemotron_in_both_modes(found: NewestGolden) -> None:
 
 @pytest.mark.parametrize("found", newest_by_family("nemotron_labs_diffusion"))
 def test_nemotron_block_over_a_causal_text(found: NewestGolden) -> None:
-    from sinkscope.decoding.cache import TextForwards
+    from sinkscope.decoding.forwards import TextForwards
 
     facts = found.facts["forward"]["block"]
     ids, context = found.tensor(facts["input_ids"]), facts["context"]
@@ -120,7 +120,7 @@ def test_received_at_every_step(found: NewestGolden) -> None:
 @pytest.mark.parametrize("found", newest_by_family("diffusion_gemma"))
 def test_logits_of_the_first_forwards(found: NewestGolden) -> None:
     case = next(case for case in found.facts["generation"] if "first_logits" in case)
-    seen, recipe = list[Tensor](), found.model.recipe
+    seen, recipe = list[Tensor](), found.model.family
     head: Any = found.model.module.get_output_embeddings()  # type: ignore[operator]
     hook = head.register_forward_hook(lambda _, args, out: seen.append(out))
     try:
@@ -134,7 +134,7 @@ def test_logits_of_the_first_forwards(found: NewestGolden) -> None:
 @pytest.mark.parametrize("found", newest_by_family())
 def test_facts_come_from_the_checkpoint(found: NewestGolden) -> None:
     special, model = found.facts["special_ids"], found.model
-    assert (model.mask_id, model.family, model.tokenizer) == (special.get("mask"), found.family, None)
+    assert (model.mask_id, model.family.name, model.tokenizer) == (special.get("mask"), found.family, None)
     assert model.eos_id == special.get("eos", special.get("eos_in_config"))
     assert (model.shift, model.causal) == (found.family == "rnd1", False)
     kinds = {"nemotron_labs_diffusion": "nemotron", "illada": "llada", "diffusion_gemma": "native"}
@@ -145,7 +145,7 @@ def test_one_checkpoint_two_modes() -> None:
     found = newest("nemotron_labs_diffusion")
     ids = found.tensor(found.facts["forward"]["causal"]["input_ids"])
     causal = sk.load(found.folder, mode="autoregressive")
-    assert causal.causal and causal.shift and causal.defaults.family == "autoregressive"
+    assert causal.causal and causal.shift and causal.defaults.left_to_right
     assert torch.equal(causal.logits(ids), found.model.in_mode("autoregressive").logits(ids))
     assert causal.in_mode("diffusion").defaults == found.model.defaults
     with pytest.raises(sk.SinkscopeError, match="one of diffusion, autoregressive, self_speculation"):

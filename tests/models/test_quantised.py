@@ -8,12 +8,12 @@ from typing import Any
 
 import pytest
 import torch
+from sinkscope.tracing.states import drift
 
 import sinkscope as sk
-from made_models import make_causal, make_dream, make_llada
+from made_models import make_causal
 from sinkscope.errors import CheckpointError
-from sinkscope.models.weights import is_finite, unpacked
-from sinkscope.tracing.states import drift
+from sinkscope.models.weights import is_finite, unpack
 
 pytest.importorskip("torchao")
 IDS = torch.randint(4, 60, (1, 12), generator=torch.Generator().manual_seed(0))
@@ -30,8 +30,8 @@ def test_weights_are_packed_and_all_else_stays(by_bits: dict[str | None, Any]) -
         model = by_bits[scheme]
         weight, before = (one.module.model.layers[0].self_attn.q_proj.weight.detach() for one in (model, plain))
         assert type(weight) is not torch.nn.Parameter and is_finite(weight)
-        assert unpacked(weight)[0, :32].unique().numel() <= levels
-        off = float((unpacked(weight) - before).abs().max() / before.abs().max())
+        assert unpack(weight)[0, :32].unique().numel() <= levels
+        off = float((unpack(weight) - before).abs().max() / before.abs().max())
         assert 0 < off < (0.01 if scheme == "int8" else 0.2)
         assert torch.equal(model.module.lm_head.weight, plain.module.lm_head.weight)
         assert model.quantization == scheme == model.identity()["quantization"] and scheme in repr(model)
@@ -47,7 +47,7 @@ def test_a_forward_is_that_of_the_unpacked_numbers(by_bits: dict[str | None, Any
                 slow.module.named_parameters(), by_bits[scheme].module.parameters(), strict=True
             ):
                 assert part.shape == packed.shape, name
-                part.copy_(unpacked(packed))
+                part.copy_(unpack(packed))
         assert torch.allclose(slow.logits(IDS), by_bits[scheme].logits(IDS), atol=1e-3)
 
 
@@ -76,37 +76,19 @@ def test_check_measures_the_drift() -> None:
     assert "values" not in rows["loads"].to_dict() and rows["drift"].to_dict()["values"]["top1"] > 0.9
 
 
-@pytest.mark.parametrize("make", [make_causal, make_dream])
-def test_a_config_of_transformers_is_handed_on(tmp_path: Path, make: Any) -> None:
+def test_what_transformers_packs_is_wrapped_or_loaded(tmp_path: Path) -> None:
     from torchao.quantization import Int8WeightOnlyConfig
     from transformers import AutoModelForCausalLM, TorchAoConfig
 
-    folder = make(tmp_path / "plain")
-    config = TorchAoConfig(Int8WeightOnlyConfig())
-    model = sk.load(folder, quantization_config=config)
-    assert model.quantization == "torchao" and "Int8" in type(model.module.model.layers[0].mlp.up_proj.weight).__name__
-    assert not torch.equal(model.logits(IDS), sk.load(folder).logits(IDS))
-    if make is make_causal:
-        theirs = AutoModelForCausalLM.from_pretrained(folder, quantization_config=config)
-        wrapped = sk.wrap(theirs)
-        assert wrapped.quantization == "torchao" and wrapped.fingerprint == sk.wrap(theirs).fingerprint
-        settings = sk.Decode.autoregressive(length=6)
-        assert torch.equal(sk.decode(wrapped, IDS, settings).tokens, sk.decode(model, IDS, settings).tokens)
-        theirs.save_pretrained(tmp_path / "packed")  # its config.json names the packing
-        stored = sk.load(tmp_path / "packed")
-        assert stored.quantization == "torchao" and torch.equal(stored.logits(IDS), wrapped.logits(IDS))
-        with pytest.raises(CheckpointError, match="already"):
-            sk.load(tmp_path / "packed", quantization=config)
-
-
-def test_what_cannot_be_packed_by_transformers_is_refused(tmp_path: Path) -> None:
-    from torchao.quantization import Int8WeightOnlyConfig
-    from transformers import TorchAoConfig
-
-    config = TorchAoConfig(Int8WeightOnlyConfig())
-    for name in (make_llada(tmp_path / "a"), "tiny-llada"):
-        with pytest.raises(CheckpointError, match="int8"):
-            sk.load(name, quantization=config)
+    folder = make_causal(tmp_path / "plain")
+    theirs = AutoModelForCausalLM.from_pretrained(folder, quantization_config=TorchAoConfig(Int8WeightOnlyConfig()))
+    wrapped = sk.wrap(theirs)
+    assert wrapped.quantization == "torchao" and wrapped.fingerprint == sk.wrap(theirs).fingerprint
+    theirs.save_pretrained(tmp_path / "packed")  # its config.json names the packing
+    stored = sk.load(tmp_path / "packed")
+    assert stored.quantization == "torchao" and torch.equal(stored.logits(IDS), wrapped.logits(IDS))
+    with pytest.raises(CheckpointError, match="already"):
+        sk.load(tmp_path / "packed", quantization="int8")
 
 
 @pytest.mark.parametrize(
@@ -122,21 +104,6 @@ def test_a_packed_checkpoint_whose_package_is_missing_says_so(tmp_path: Path, co
     folder = make_causal(tmp_path / "b")
     changed = json.loads((folder / "config.json").read_text()) | {"quantization_config": config}
     (folder / "config.json").write_text(json.dumps(changed))
-    with pytest.raises(CheckpointError, match="transformers cannot load the quantised weights") as raised:
+    with pytest.raises(CheckpointError, match="cannot be used") as raised:
         sk.load(folder)
     assert "pip install" in str(raised.value) and "\n" not in str(raised.value)
-
-
-def test_bitsandbytes_in_memory(tmp_path: Path) -> None:
-    pytest.importorskip("bitsandbytes")
-    from transformers import BitsAndBytesConfig
-
-    folder = make_causal(tmp_path / "b", hidden_size=64, intermediate_size=128)
-    for config, name in (
-        (BitsAndBytesConfig(load_in_8bit=True), "8 bit"),
-        (BitsAndBytesConfig(load_in_4bit=True), "4 bit"),
-    ):
-        model = sk.load(folder, quantization=config, dtype="bf16")
-        assert model.quantization == f"bitsandbytes {name}"
-        with sk.intervene(model, sk.MaskSinks(k=1, rows="last")):
-            assert sk.decode(model, IDS, sk.Decode.autoregressive(length=4)).tokens.shape == (1, 16)

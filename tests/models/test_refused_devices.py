@@ -21,7 +21,7 @@ def test_quantised_weights_that_are_refused(tmp_path: Path, make: object, method
     config = json.loads((folder / "config.json").read_text())
     config["quantization_config"] = {"quant_method": method, "load_in_4bit": True}
     (folder / "config.json").write_text(json.dumps(config))
-    with pytest.raises(sk.SinkscopeError, match=f"is quantised by {method}"):
+    with pytest.raises(sk.SinkscopeError, match="is quantised"):
         sk.load(folder)
 
 

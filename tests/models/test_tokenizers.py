@@ -65,14 +65,14 @@ def test_llada_chat(llada: Model) -> None:
 
 
 def test_llada_mask_token_from_the_tokenizer(llada: Model) -> None:
-    assert llada.recipe.mask_id({}, llada.tokenizer) == 126336
+    assert llada.family.mask_id({}, llada.tokenizer) == 126336
 
 
 def test_dream_tokens(dream: Model) -> None:
     assert (dream.mask_id, dream.eos_id, dream.pad_id, dream.eot_id) == (151666, 151643, 151643, 151645)
     assert dream.vocabulary == 152064
     assert dream.valid_vocab_size == 151667
-    assert dream.recipe.mask_id({}, dream.tokenizer) == 151666
+    assert dream.family.mask_id({}, dream.tokenizer) == 151666
 
 
 def test_dream_chat(dream: Model) -> None:

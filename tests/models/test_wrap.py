@@ -74,14 +74,12 @@ def test_a_peft_wrapped_model(tmp_path: Path) -> None:
 
 
 def test_the_example_runs(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """Its fast part: a random LLaDA, the same in a LoRA, the same with int8 weights; each equal to sk.load and checked."""
-    for needed in ("peft", "torchao"):
-        pytest.importorskip(needed)
+    """Its fast part: a random LLaDA, and the same in a LoRA; each equal to sk.load and checked."""
     path = Path(__file__).parents[2] / "examples" / "wrap_in_memory.py"
     example = runpy.run_path(str(path))
     example["random_llada"](tmp_path)
     example["tiny"](tmp_path)
-    assert capsys.readouterr().out.count("the tokens of sk.load at every one") == 6
+    assert capsys.readouterr().out.count("the tokens of sk.load at every one") == 4
 
 
 def test_a_study_in_process(tmp_path: Path) -> None:
@@ -118,7 +116,7 @@ def test_half_precision_and_text(tmp_path: Path) -> None:
 def test_what_cannot_be_wrapped_is_told(tmp_path: Path) -> None:
     module = native(make_llada(tmp_path / "a"))
     wrong: list[tuple[Any, dict[str, Any], str]] = [
-        (module, {"mask_id": 3}, "family="), (module, {"family": "gpt"}, "one of"), (module, {"family": "llada"}, "mask token"),
+        (module, {"mask_id": 3}, "family="), (module, {"family": "gpt"}, "known are"), (module, {"family": "llada"}, "mask token"),
         (module, {"family": "llama", "mask_id": 3}, "autoregressive"), (torch.nn.Linear(2, 2), {}, "Linear"),
         (module.model, {}, "LlamaModel"), ("tiny-llada", {}, "str"), (sk.load("tiny-llada"), {}, "already"),
     ]  # fmt: skip

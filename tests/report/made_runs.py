@@ -13,6 +13,7 @@ from pydantic import TypeAdapter
 
 from sinkscope import paper
 from sinkscope.conditions import Condition
+from sinkscope.decoding.settings import Decode
 from sinkscope.results.claims import STATEMENTS
 from sinkscope.results.rows import (
     TABLES,
@@ -30,7 +31,6 @@ from sinkscope.results.rows import (
     TokenShare,
     Verdict,
 )
-from sinkscope.settings.decode import Decode
 from sinkscope.tracing import Trace
 
 TEXT = "Tom has 12 apples and gives 5 to Ann . How many are left ? ⏎ 12 − 5 = 7 , so the answer is 7 . ⏎"

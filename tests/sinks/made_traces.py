@@ -5,7 +5,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from sinkscope.settings.decode import Decode
+from sinkscope.decoding.settings import Decode
 from sinkscope.tracing import Trace
 
 GROUPS = ("masked", "committed", "prompt")

@@ -15,7 +15,7 @@ from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
 from transformers import AutoTokenizer, PreTrainedTokenizerFast, Qwen2Tokenizer
 
 from lab.vocabulary import build_tokenizer
-from sinkscope.settings.decode import Decode
+from sinkscope.decoding.settings import Decode
 from sinkscope.sinks import Threshold
 from sinkscope.sinks.kinds import (
     CONTENT,

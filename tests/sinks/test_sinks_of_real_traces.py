@@ -8,8 +8,8 @@ import torch
 from slow_heads import slow_head
 
 from made_models import make_causal
+from sinkscope.decoding.settings import Decode
 from sinkscope.models import load
-from sinkscope.settings.decode import Decode
 from sinkscope.sinks import HeadShare, Threshold
 from sinkscope.tracing import Trace, trace
 from sinkscope.tracing.heads import head_dynamics

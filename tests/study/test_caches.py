@@ -10,7 +10,7 @@ import pytest
 import sinkscope as sk
 from made_conditions import make_condition
 from sinkscope.conditions import Condition
-from sinkscope.settings.decode import Decode
+from sinkscope.decoding.settings import Decode
 from sinkscope.study.problem_sets import run_unit
 from sinkscope.study.units import ModelInfo, Unit, units_of
 
@@ -49,7 +49,7 @@ def test_conditions_survive_a_file_and_shares_are_one_series() -> None:
 
 @pytest.mark.parametrize(
     ("entry", "told"),
-    [({"name": "sparse_cache", "keep": 2}, "keep must be a share"), ({"name": "sparse_cache", "by": "luck"}, "by must be"),
+    [({"name": "sparse_cache", "keep": 2}, "keep must be"), ({"name": "sparse_cache", "by": "luck"}, "by must be"),
      ({"name": "cache", "kind": "exact"}, "kind must be"), ({"name": "sparse_cache", "kind": "dual"}, "kind is not a field")],
 )  # fmt: skip
 def test_bad_caches_are_refused(entry: dict[str, Any], told: str) -> None:

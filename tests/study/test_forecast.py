@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from sinkscope.cli.app import run as command
-from sinkscope.models.zoo import find as find_in_zoo
+from sinkscope.models.hub import find_in_zoo
 from sinkscope.study.plan import forecast
 from sinkscope.study.schema import Study
 

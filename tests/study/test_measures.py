@@ -14,9 +14,9 @@ from torch import Tensor
 
 import sinkscope as sk
 from made_conditions import make_condition
-from sinkscope.attention.calls import Call, Outcome, Tap
-from sinkscope.attention.capture import listening
+from sinkscope.attention.call import Call, CallResult, Tap
 from sinkscope.attention.forward import seeded
+from sinkscope.attention.patch import patched
 from sinkscope.decoding import resolve_settings
 from sinkscope.errors import TraceError
 from sinkscope.interventions import intervene
@@ -40,10 +40,10 @@ class Watched(Tap):
     clean: dict[tuple[int, int], Tensor] = field(default_factory=dict)
     drop: dict[tuple[int, int], Tensor | None] = field(default_factory=dict)
 
-    def watches(self, call: Call) -> bool:
+    def needs_sums_fused(self, call: Call) -> bool:
         return True
 
-    def take(self, call: Call, outcome: Outcome) -> None:
+    def take(self, call: Call, outcome: CallResult) -> None:
         assert call.forward is not None
         self.clean[call.layer, call.forward.step] = outcome.clean.sum(2)[0]
         self.drop[call.layer, call.forward.step] = outcome.drop
@@ -54,7 +54,7 @@ def test_columns_of_an_arm_add_up_all_rows_so_far(family: dict[str, str], above:
     model = sk.load(family["llama"])
     prompt = model.encode(PROMPT).shape[-1]
     watched = Watched()
-    with intervene(model, sk.MaskSinks(k=2, above=above)), listening(model.module, watched):
+    with intervene(model, sk.MaskSinks(k=2, above=above)), patched(model.module, watched):
         for _ in range(2):  # a second generation begins anew
             model.generate(PROMPT, length=6)
     steps = sorted({step for _, step in watched.clean})
@@ -80,7 +80,7 @@ def test_dependence_is_what_the_maps_say(family: dict[str, str], name: str) -> N
     heads = tuple((layer, head) for layer in range(2) for head in range(2))
     settings = sk.Decode.from_dict({**model.defaults.to_dict(), "length": 8, "steps": 8, "block": None})
     tap = Dependence(k=3)
-    with listening(model.module, tap):
+    with patched(model.module, tap):
         made = sk.trace(model, PROMPT, settings, keep=Keep(maps=heads, dtype=torch.float32))
     assert made.maps is not None
     paid = torch.zeros(made.positions)
@@ -179,7 +179,7 @@ def test_position_0_since_the_second_forward_leaves_the_prompt_alone(family: dic
         watched = Watched()
         change = make_condition("mask_positions", positions=(0,), since=since).seeded(0)
         assert change is not None
-        with intervene(model, change), listening(model.module, watched):
+        with intervene(model, change), patched(model.module, watched):
             model.generate(PROMPT, length=3)
         first, second = watched.drop[0, 0], watched.drop[0, 1]
         assert (first is not None) == expected
@@ -215,10 +215,10 @@ class Kept(Tap):
 
     drops: list[Tensor] = field(default_factory=list)
 
-    def watches(self, call: Call) -> bool:
+    def needs_sums_fused(self, call: Call) -> bool:
         return True
 
-    def take(self, call: Call, outcome: Outcome) -> None:
+    def take(self, call: Call, outcome: CallResult) -> None:
         if outcome.drop is not None:
             self.drops.append(outcome.drop)
 
@@ -229,7 +229,7 @@ def test_rows_of_a_batch_have_draws_of_their_own(family: dict[str, str]) -> None
     settings = sk.Decode.llada(8, steps=4)
     for seeds, alike in (((1, 1), True), ((1, 2), False)):
         kept = Kept()
-        with intervene(model, sk.MaskRandom(k=2)), seeded(seeds), listening(model.module, kept):
+        with intervene(model, sk.MaskRandom(k=2)), seeded(seeds), patched(model.module, kept):
             sk.decode(model, ids, settings, history=False)
         assert kept.drops and all(torch.equal(drop[0], drop[1]) for drop in kept.drops) == alike
 

@@ -13,9 +13,9 @@ import torch
 
 import pretend_cuda as pretend
 import sinkscope as sk
+from sinkscope.decoding.cost import KERNELS, Size, Workload, device_of
 from sinkscope.models import Model
-from sinkscope.models.cost import KERNELS, Size, Workload, device_of
-from sinkscope.models.load import outline
+from sinkscope.models.load import load_config_only
 from sinkscope.study.plan import forecast
 from sinkscope.study.schema import Study
 from sinkscope.tracing.states import AT_A_TIME
@@ -58,7 +58,7 @@ def shallow(folder: Path, name: str) -> sk.Model:
     config = CONFIGS[name]
     layers = "n_layers" if "n_layers" in config else "num_hidden_layers"
     (folder / "config.json").write_text(json.dumps({**config, layers: LAYERS}))
-    return outline(folder, dtype=torch.bfloat16)
+    return load_config_only(folder, dtype=torch.bfloat16)
 
 
 @pytest.fixture
@@ -71,7 +71,7 @@ def steps_of(model: Model, mode: str, rows: int, prompt: int) -> list[tuple[int,
     """Peak bytes beside the weights, operations and counts of the first three steps."""
     intervention, traced = MODES[mode]
     settings = sk.Decode.autoregressive(length=16) if model.causal else replace(model.defaults, length=LENGTH, steps=8)
-    if model.family == "llada":
+    if model.family.name == "llada":
         settings = replace(settings, block=BLOCK)
     gpu, found = pretend.PretendCuda(attends=False), []
     ids = torch.arange(rows * prompt).reshape(rows, prompt) % 100 + 5
@@ -106,7 +106,7 @@ def test_memory_and_operations_within_ten_percent(name: str, rows: int, prompt: 
     size = Size.of(model)
     found = steps_of(model, mode, rows, prompt)
     canvas = prompt if model.causal else prompt + LENGTH
-    logits = 1 if model.causal else LENGTH if model.family == "dream" else BLOCK
+    logits = 1 if model.causal else LENGTH if model.family.name == "dream" else BLOCK
     work = Workload(1, rows, canvas, canvas, logits)
     operations = size.flops(work) + (size.received_flops(work) if mode != "plain" else 0.0)
     assert found[0 if model.causal else 1][1] == pytest.approx(operations, rel=0.1)
@@ -154,6 +154,6 @@ def test_traces_and_masks_cost_time_that_is_told(tmp_path: Path) -> None:
     (model,) = forecast(study, "H100").models
     assert model.plain is not None and 0 < model.plain < model.seconds
     assert model.on_host and model.memory == model.weights + model.activations
-    size, work = Size.of(outline(tmp_path)), Workload(1, 1, 320, 320, 16)
+    size, work = Size.of(load_config_only(tmp_path)), Workload(1, 1, 320, 320, 16)
     plain, masked = (device_of("H100").seconds(size, work, 2, mode) for mode in ("plain", "masked"))
     assert masked - plain >= size.layers * (KERNELS["masked"] - KERNELS["plain"]) * device_of("H100").launch

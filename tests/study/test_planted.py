@@ -25,9 +25,9 @@ def test_all_planted_truths_are_recovered_and_swapped_ones_are_not(tmp_path: Pat
 
 def claims_are_as_planted(results: dict[str, Any]) -> None:
     assert results["schema"] == 2
-    said = {(row["model"], row["name"]): row["verdict"] for row in results["claims"]}
+    said = {(row["model"], row["name"]): row["value"] for row in results["verdicts"]}
     places = {row["model"]: row["because"] for row in results["claims"] if row["name"] == "sinks_move"}
-    assert len(said) == len(results["claims"])
+    assert len(said) == len(results["verdicts"])
     assert said["planted-none", "sinks_exist"] == "contradicts" and said["planted-none", "one_sink"] == "no test"
     for model, moves, spares in (
         ("drain", "contradicts", "supports"), ("static", "contradicts", "supports"), ("moving", "supports", "supports"),

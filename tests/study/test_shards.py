@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 
 from made_conditions import make_condition
 from sinkscope.cli.app import run as command
+from sinkscope.decoding.settings import Decode
 from sinkscope.errors import StudyError
-from sinkscope.settings.decode import Decode
 from sinkscope.study.run import run
 from sinkscope.study.schema import Study
 from sinkscope.study.shards import Shard, merge, run_shard

@@ -9,11 +9,11 @@ from torch import Tensor, nn
 from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 
 from sinkscope.decoding.stop_strings import answer_tokens
-from sinkscope.models.base import Model
+from sinkscope.models.families.causal import Llama
+from sinkscope.models.families.llada import LLaDA
+from sinkscope.models.families.qwen import Dream
 from sinkscope.models.family import Family
-from sinkscope.models.llada import LLaDA
-from sinkscope.models.llama import Llama
-from sinkscope.models.qwen_families import Dream
+from sinkscope.models.model import Model
 
 SPECIAL = ["<|endoftext|>", "<|mask|>", "<|eot_id|>", "<|startoftext|>"]
 TEMPLATE = (
@@ -51,9 +51,9 @@ def random_model(family: Family, *, context: int = 256, seed: int = 0, chat: boo
 def _model(module: nn.Module, family: Family, tokenizer: PreTrainedTokenizerFast, context: int) -> Model:
     known = tokenizer.get_vocab()
     return Model(
-        module=module, tokenizer=tokenizer, family=family.name, name=f"test-{family.name}",
+        module=module, tokenizer=tokenizer, family=family, name=f"test-{family.name}",
         mask_id=None if family.causal else known["<|mask|>"], shift=family.shift, causal=family.causal, context=context,
-        eos_ids=(known["<|endoftext|>"],), pad_id=known["<|endoftext|>"], eot_id=known["<|eot_id|>"], recipe=family,
+        eos_ids=(known["<|endoftext|>"],), pad_id=known["<|endoftext|>"], eot_id=known["<|eot_id|>"],
         fingerprint="test",
     )  # fmt: skip
 

@@ -202,12 +202,12 @@ def test_real_chat_templates(family):
     if not folder.is_dir():
         pytest.skip(f"the real tokenizer of {family} is not in {folder}")
     model = random_model(FAMILIES[family]())
-    model.tokenizer = model.recipe.load_tokenizer(folder)
+    model.tokenizer = model.family.load_tokenizer(folder)
     lm = HarnessLM(model)
     messages = [{"role": "user", "content": "Add 1 and 2."}]
     text = lm.apply_chat_template(messages)
     # What the adapter asks is what model.generate asks.
-    assert lm.tok_encode(text) == model.recipe.encode(model.tokenizer, "Add 1 and 2.", True)[0].tolist()
+    assert lm.tok_encode(text) == model.family.encode(model.tokenizer, "Add 1 and 2.", True)[0].tolist()
     started = lm.apply_chat_template(
         [*messages, {"role": "assistant", "content": "Sure:"}], add_generation_prompt=False
     )

@@ -22,7 +22,7 @@ from sinkscope.tasks.protocol import (
 from sinkscope.tasks.sanitize import program
 
 pytest.importorskip("lm_eval", reason="lm-evaluation-harness is not installed (extra: eval)")
-from sinkscope.models.load import outline
+from sinkscope.models.load import load_config_only
 from sinkscope.sandbox import check_many, require_sandbox
 from sinkscope.study.evaluate import eval_study, first_prompts
 from sinkscope.tasks.benchmarks import Benchmark, BenchmarkPlan, human_eval_job, worked_examples
@@ -178,9 +178,9 @@ def test_data_that_are_not_there_are_told_before_a_model_is_loaded(tmp_path, mon
 
     monkeypatch.setattr(datasets, "load_dataset", offline)
     with pytest.raises(TaskError, match="--data"):
-        Benchmark(BenchmarkPlan("gsm8k"), outline("tiny-llada"))
+        Benchmark(BenchmarkPlan("gsm8k"), load_config_only("tiny-llada"))
     with pytest.raises(TaskError, match=r"gsm8k_test\.jsonl"):
-        Benchmark(BenchmarkPlan("gsm8k", data=tmp_path), outline("tiny-llada"))
+        Benchmark(BenchmarkPlan("gsm8k", data=tmp_path), load_config_only("tiny-llada"))
 
 
 # ---- worked examples of another package

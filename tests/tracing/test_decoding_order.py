@@ -4,7 +4,7 @@ import pytest
 import torch
 
 import sinkscope as sk
-from sinkscope.settings.decode import Decode
+from sinkscope.decoding.settings import Decode
 from sinkscope.tracing.dynamics import decoding_order
 
 

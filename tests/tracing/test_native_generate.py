@@ -102,7 +102,7 @@ def test_the_trace_has_sinks_and_survives_a_file(model: sk.Model, ids: Tensor, t
     again = sk.Trace.load(made.save(tmp_path / "gemma.trace"))
     assert torch.equal(again.canvas, made.canvas) and again.settings == made.settings
     assert again.heads().height == 8 and again.sinks() is not None
-    with pytest.raises(sk.SinkscopeError, match="DiffusionGemma's own generate"):
+    with pytest.raises(sk.SinkscopeError, match="diffusion_gemma decoding"):
         sk.decode(sk.load("tiny-llada"), ids, made.settings)
 
 

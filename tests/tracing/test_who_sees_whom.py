@@ -11,8 +11,8 @@ from torch import Tensor
 
 import sinkscope as sk
 from golden_sets import golden, newer, newest
-from sinkscope.attention.calls import Call, Tap
-from sinkscope.attention.capture import listening
+from sinkscope.attention.call import Call, Tap
+from sinkscope.attention.patch import patched
 from sinkscope.models import Model
 
 PROMPT = torch.tensor([[7, 8, 9, 10, 11, 12]])
@@ -98,7 +98,7 @@ def test_a_trace_counts_what_the_masks_show(case: str) -> None:
     if settings is None:
         settings = replace(model.defaults, steps=3, length=2 * int(model.module.config.canvas_length))
     masks = Masks(96)
-    with listening(model.for_settings(settings).module, masks):
+    with patched(model.for_settings(settings).module, masks):
         trace = sk.trace(model, PROMPT, settings)
     assert isinstance(trace, sk.Trace)
     shown = torch.stack([masks.counts[step][0] for step in range(trace.steps)])

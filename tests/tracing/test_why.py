@@ -75,13 +75,13 @@ def test_what_a_trace_keeps_of_a_head_is_what_why_computes(name: str, tmp_path: 
 
 def states_of(model: sk.Model, trace: sk.Trace, step: int, layer: int, head: int) -> tuple[torch.Tensor, ...]:
     """|q|/√d [query, 1], |k| [key] and cosines [query, key] of one head, from the step's canvas computed once more."""
-    from sinkscope.attention.calls import EachCall
-    from sinkscope.attention.capture import listening
+    from sinkscope.attention.call import EachCall
+    from sinkscope.attention.patch import patched
     from sinkscope.tracing.why import _canvas
 
     ids, queries = _canvas(trace, step)
     calls: dict[int, Any] = {}
-    with torch.inference_mode(), listening(model.module, EachCall(lambda call: calls.update({call.layer: call}))):
+    with torch.inference_mode(), patched(model.module, EachCall(lambda call: calls.update({call.layer: call}))):
         model.logits(ids, block=trace.settings.block if trace.settings.block_causal else None)
     call = calls[layer]
     q, k = call.q[0, head, queries], call.k[0, head * call.k.shape[1] // call.q.shape[1]]

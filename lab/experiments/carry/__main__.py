@@ -13,8 +13,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from sinkscope import io
 from sinkscope.errors import ReadingError, SinkscopeError
+from sinkscope.files import replace_file, write_file
 
 BATCH = 10  # problems that are traced together
 ANSWER = "####"  # what stands before the final answer in the tasks' worked answers
@@ -93,10 +93,10 @@ def _write(name: str, tasks: Sequence[str], count: int, seed: int, folder: Path)
             return
         raise ReadingError(f"Expected {path} to hold these very problems, and it holds others; name another folder.")
     found, per_problem = read_model(name, tasks, count, seed)
-    with io.whole(path.with_suffix(".parquet")) as partial:
+    with replace_file(path.with_suffix(".parquet")) as partial:
         numbers = pl.col("sinks", "others").cast(pl.Float32)
         pl.DataFrame(per_problem).with_columns(numbers).write_parquet(partial, compression="zstd")
-    io.write(path, json.dumps(_short(found), allow_nan=False) + "\n")
+    write_file(path, json.dumps(_short(found), allow_nan=False) + "\n")
     print(path)
 
 

@@ -6,8 +6,8 @@ import json
 from pathlib import Path
 from typing import Any
 
-from sinkscope import io
 from sinkscope.errors import ReadingError
+from sinkscope.files import replace_file
 
 ORDER = ("tiny-llada", "tiny-dream", "tiny-mmada", "tiny-llama")
 COLOURS = {"sinks": "#c2410c", "others": "#64748b"}
@@ -58,7 +58,7 @@ def draw(folder: Path) -> Path:
         title_fontsize=8,
     )  # fmt: skip
     out = folder / "carry.png"
-    with io.whole(out) as partial:
+    with replace_file(out) as partial:
         drawn.savefig(partial, dpi=140, format="png")
     plt.close(drawn)
     return out

@@ -12,13 +12,13 @@ import torch
 from torch import Tensor
 
 from lab.experiments.carry.pairs import Pair, matched, sink_marks
-from sinkscope.attention.calls import Call, Tap
-from sinkscope.attention.capture import listening
+from sinkscope.attention.call import Call, Tap
+from sinkscope.attention.patch import patched
 from sinkscope.errors import ReadingError
 from sinkscope.tracing.states import hidden_states, read
 
 if TYPE_CHECKING:
-    from sinkscope.models.base import Model
+    from sinkscope.models.model import Model
     from sinkscope.sinks.rules import Rule
     from sinkscope.tracing import Trace
 
@@ -60,7 +60,7 @@ def read_trace(model: Model, trace: Trace, rule: Rule | None = None, answer: int
     norms = _Norms()
     # Later tokens change nothing before them in a causal model: its last canvas holds the states of all steps.
     canvases = trace.canvas[-1:] if trace.causal else trace.canvas[:-1]
-    with listening(model.module, norms):
+    with patched(model.module, norms):
         by_layer = hidden_states(model, canvases, None, range(trace.layers))
     states = torch.stack([by_layer[layer] for layer in range(trace.layers)])  # [layer, canvas, position, width]
     rows = torch.tensor([0 if trace.causal else pair.step for pair in pairs], dtype=torch.int64)[:, None]

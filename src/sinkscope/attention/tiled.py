@@ -7,15 +7,19 @@ several whole batch items, into one tile, so that every operation is worth its c
 nothing is cut at all.
 """
 
-from collections.abc import Iterator
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from typing import TypeVar
 
 import torch
 from torch import Tensor
 
-from sinkscope.attention.bias import AttentionBias, add_bias, attention_bias, drop_from
-from sinkscope.attention.inputs import Inputs, Result
-from sinkscope.attention.team import room, run_parallel
+from sinkscope.attention.reference import Inputs, Result, as_bias
 
 # A tile has at most so many scores (4 MB in fp32); beyond it, the last level of the cache no longer holds it all.
 TILE_SCORES = 1 << 20
@@ -145,10 +149,10 @@ def softmax(scores: Tensor, out: Tensor, rows_may_die: bool) -> None:
         out.masked_fill_(dead, 0.0)
 
 
-def room_for(call: Inputs, scores: int) -> Tensor:
+def buffer_for(call: Inputs, scores: int) -> Tensor:
     """[1 or 2, score]: a tile of scores, and one more where clean sums are wanted."""
     count = 2 if call.clean and call.drop_keys is not None else 1
-    return room(call.q, count * scores, call.work_dtype).view(count, scores)
+    return scratch_buffer(call.q, count * scores, call.work_dtype).view(count, scores)
 
 
 # ---- large calls: a head at a time ----
@@ -156,7 +160,7 @@ def room_for(call: Inputs, scores: int) -> Tensor:
 
 def attend_head(call: Inputs, workspace: Workspace, item: int, head: int, result: Result) -> None:
     """Work one head off, tile after tile, into its part of the result."""
-    space = room_for(call, workspace.rows * call.keys)
+    space = buffer_for(call, workspace.rows * call.keys)
     q = call.q[item, head].to(space.dtype)  # [query, dim]
     k = call.k[item, head // call.share].to(space.dtype).T  # [dim, key]
     v = call.v[item, head // call.share].to(space.dtype)  # [key, value dim]
@@ -200,7 +204,7 @@ def attend_whole(call: Inputs) -> Result:
     if call.mask is None and call.block is None and call.drop_keys is None:
         probabilities = whole_rows(q, k, call)
     else:
-        space = room_for(call, call.batch * call.heads * call.queries * call.keys)
+        space = buffer_for(call, call.batch * call.heads * call.queries * call.keys)
         probabilities = space[0].view(streams, -1, call.keys)
         torch.baddbmm(probabilities, q, k.mT, beta=0, alpha=call.scale, out=probabilities)
         spare = space[1].view(shape) if len(space) > 1 else None
@@ -218,7 +222,7 @@ def whole_rows(q: Tensor, k: Tensor, call: Inputs) -> Tensor:
     """Probabilities [stream, row, key] where every row sees every key."""
     if call.queries * call.keys * len(k) <= TINY_SCORES:
         return torch.softmax(torch.baddbmm(q.new_empty(()), q, k.mT, beta=0, alpha=call.scale), -1)
-    scores = room(q, q.shape[0] * q.shape[1] * call.keys, q.dtype).view(*q.shape[:2], call.keys)
+    scores = scratch_buffer(q, q.shape[0] * q.shape[1] * call.keys, q.dtype).view(*q.shape[:2], call.keys)
     torch.baddbmm(scores, q, k.mT, beta=0, alpha=call.scale, out=scores)
     return torch.softmax(scores, -1, out=scores)
 
@@ -255,10 +259,10 @@ def chunks(call: Inputs, rows: int) -> Iterator[Chunk]:
 
 
 def attend_chunks(call: Inputs, workspace: Workspace, result: Result) -> None:
-    """Work off all chunks in one room."""
+    """Work off all chunks in one buffer."""
     pieces = list(chunks(call, workspace.rows))
     scores = max(piece.size for piece in pieces) * call.share * workspace.rows * call.keys
-    space = room_for(call, scores)
+    space = buffer_for(call, scores)
     for chunk in pieces:
         attend_chunk(call, chunk, workspace, space, result)
 
@@ -300,3 +304,159 @@ def write_out(probabilities: Tensor, v: Tensor, out: Tensor) -> None:
         torch.bmm(probabilities, v, out=out.flatten(0, 1))
     else:
         out.copy_((probabilities @ v).view(out.shape))
+
+
+# ---- what keeps keys from queries beside their order: sorted once a call, put into one tile at a time
+
+# A mask is compared with its first row in pieces of so many rows, so that no copy is as large as the mask.
+PIECE = 128
+
+
+@dataclass(frozen=True)
+class AttentionBias:
+    """What is added to the scores: a part that holds for all rows alike, and a part that differs from row to row."""
+
+    all_rows: Tensor | None  # [batch | 1, head | 1, 1, key], additive
+    row_by_row: Tensor | None  # [batch | 1, head | 1, query, key], bool (True = may attend) or additive
+    drop: Tensor | None  # [batch | 1, head | 1, 1, key], additive; apart only where scores without it are needed
+    first_kept: int  # a row that sees more keys than this, counted from key 0, has something to attend to
+
+    def of(self, batch: slice | int, heads: slice | int) -> AttentionBias:
+        """The part of some heads, or of one."""
+        all_rows, row_by_row, drop = (part(one, batch, heads) for one in (self.all_rows, self.row_by_row, self.drop))
+        return AttentionBias(all_rows, row_by_row, drop, self.first_kept)
+
+
+def part(tensor: Tensor | None, batch: slice | int, heads: slice | int) -> Tensor | None:
+    """Some heads of a tensor [batch | 1, head | 1, …] that may hold one for all."""
+    if tensor is None:
+        return None
+    shared: slice | int = 0 if isinstance(batch, int) else slice(None)
+    return tensor[shared if tensor.shape[0] == 1 else batch, shared if tensor.shape[1] == 1 else heads]
+
+
+def attention_bias(call: Inputs) -> AttentionBias:
+    """Sort mask and drop_keys into what holds for all rows and what does not."""
+    mask = None if call.mask is None else same_rows_once(call.mask)
+    drop = None if call.drop_keys is None else as_bias(~call.drop_keys[:, :, None], call.work_dtype)
+    all_rows = as_bias(mask, call.work_dtype) if mask is not None and mask.shape[2] == 1 else None
+    row_by_row = mask if mask is not None and mask.shape[2] > 1 else None
+    if drop is not None and not call.clean and not call.keep_self:
+        all_rows, drop = drop if all_rows is None else all_rows + drop, None
+    return AttentionBias(all_rows, row_by_row, drop, first_kept(call, all_rows, row_by_row, drop))
+
+
+def first_kept(call: Inputs, all_rows: Tensor | None, row_by_row: Tensor | None, drop: Tensor | None) -> int:
+    """The first key that no head bars for all rows; the number of keys where some head bars all, or rows differ."""
+    fixed = [bias for bias in (all_rows, drop) if bias is not None]
+    if row_by_row is not None:
+        return call.keys
+    if not fixed:
+        return 0
+    kept = sum(fixed[1:], fixed[0]) != -torch.inf  # [batch | 1, head | 1, 1, key]
+    first = torch.where(kept.any(-1), kept.to(torch.uint8).argmax(-1), call.keys)
+    return int(first.max())
+
+
+def same_rows_once(mask: Tensor) -> Tensor:
+    """A padding mask written out for every query says the same thing in each row: one row of it will do."""
+    if mask.shape[2] == 1 or mask.stride(2) == 0:
+        return mask[:, :, :1]
+    first = mask[:, :, :1]
+    for piece in mask.split(PIECE, dim=2):
+        if not torch.equal(piece, first.expand_as(piece)):
+            return mask
+    return first
+
+
+def add_bias(scores: Tensor, bias: AttentionBias, start: int, stop: int) -> None:
+    """Put the mask into a tile of scores [..., row, key], in place."""
+    visible = scores.shape[-1]
+    if bias.all_rows is not None:
+        scores.add_(bias.all_rows[..., :visible])
+    if bias.row_by_row is not None:
+        tile = bias.row_by_row[..., start:stop, :visible]
+        if tile.dtype == torch.bool:
+            scores.masked_fill_(~tile, -torch.inf)
+        else:
+            scores.add_(as_bias(tile, scores.dtype))
+
+
+def drop_from(scores: Tensor, drop: Tensor, keep_self_at: int | None) -> None:
+    """Take dropped keys out of a tile; with keep_self_at, the position of its first row, a row keeps its own key."""
+    if keep_self_at is None:
+        scores.add_(drop)
+        return
+    own = scores.diagonal(keep_self_at, -2, -1)
+    kept = own.clone()
+    scores.add_(drop)
+    own.copy_(kept)
+
+
+# ---- threads that share out independent jobs
+#
+# torch splits every single operation over its threads and waits for the slowest each time; a busy core then holds up all of
+# them, five times for every tile. Here a thread takes the next whole job as soon as it is free.
+
+Job = TypeVar("Job")
+_teams: dict[int, ThreadPoolExecutor] = {}
+_making = threading.Lock()
+_local = threading.local()
+# A thread keeps a buffer of up to so many bytes from call to call: the system clears fresh memory page by page, which
+# takes longer than a pass over it.
+KEPT = 1 << 23
+
+
+def run_parallel(work: Callable[[Job], None], jobs: Iterable[Job], threads: int) -> None:
+    """Run `work` on every job, each on the thread that is free first."""
+    if threads == 1:
+        for job in jobs:
+            work(job)
+        return
+    inference = torch.is_inference_mode_enabled()  # such modes belong to a thread
+
+    def one_job(job: Job) -> None:
+        with torch.inference_mode(inference), torch.no_grad():
+            work(job)
+
+    for _ in _team(threads).map(one_job, jobs):
+        pass  # raises what a job raised
+
+
+def scratch_buffer(like: Tensor, size: int, dtype: torch.dtype) -> Tensor:
+    """Memory to work in, [size], of this thread alone; holds anything."""
+    if like.device.type != "cpu" or size * dtype.itemsize > KEPT:
+        return like.new_empty(size, dtype=dtype)
+    buffers: dict[torch.dtype, Tensor] = _local.__dict__.setdefault("buffers", {})
+    if dtype not in buffers or buffers[dtype].numel() < size:
+        with torch.inference_mode(False):  # made inside that mode, it could not be written to outside
+            buffers[dtype] = torch.empty(size, dtype=dtype)
+    return buffers[dtype][:size]
+
+
+def _team(threads: int) -> ThreadPoolExecutor:
+    """The threads, made once: each is told to use one core."""
+    with _making:
+        if threads not in _teams:
+            before, all_there = torch.get_num_threads(), threading.Barrier(threads)
+
+            def settle() -> None:
+                torch.set_num_threads(1)  # counts for this thread, and for threads that are started later …
+                all_there.wait()
+
+            team = ThreadPoolExecutor(threads, thread_name_prefix="attend", initializer=settle)
+            for ready in [team.submit(int) for _ in range(threads)]:
+                ready.result()
+            torch.set_num_threads(before)  # … so this is needed
+            _teams[threads] = team
+        return _teams[threads]
+
+
+def _after_fork() -> None:
+    """A forked process has none of the threads."""
+    _teams.clear()
+    _making.release()
+
+
+if hasattr(os, "register_at_fork"):  # not on Windows
+    os.register_at_fork(before=_making.acquire, after_in_parent=_making.release, after_in_child=_after_fork)

@@ -25,7 +25,7 @@ from torch import Tensor
 from torch.nn.attention import SDPBackend
 
 from sinkscope.attention.forward import running
-from sinkscope.attention.inputs import Inputs, Result, masked_below
+from sinkscope.attention.reference import Inputs, Result, masked_below
 from sinkscope.errors import AttentionError
 
 NO_MASK, BOOL_MASK, ADDITIVE_MASK, KEY_MASK = 0, 1, 2, 3  # KEY_MASK: bool, the same for every query, as padding is

@@ -17,11 +17,11 @@ from sinkscope.cli.screen import output, print_json, say_error, table_of, waitin
 @command()
 def models(as_json: JsonFlag = False) -> None:
     """List the models that come with sinkscope, and the families that it can load."""
-    from sinkscope.models import zoo
-    from sinkscope.models.load import families as known
+    from sinkscope.models import hub
+    from sinkscope.models.family import FAMILIES
 
-    rows = zoo.describe()
-    families = [family.name for family in known()]
+    rows = hub.list_zoo()
+    families = list(FAMILIES)
     if as_json:
         print_json({"models": rows, "families": families})
         return
@@ -80,7 +80,7 @@ def bench(
     import torch
 
     import sinkscope as sk
-    from sinkscope.attention.compare import against_reference, against_sdpa, in_turns
+    from sinkscope.attention.selfcheck import against_reference, against_sdpa, in_turns
     from sinkscope.checkup import peak
     from sinkscope.decoding import resolve_settings
 

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from typer import Argument, Option
 
-from sinkscope.aliases import renamed
+from sinkscope.aliases import NAMES
 from sinkscope.cli.screen import waiting
 from sinkscope.errors import DecodeError, PromptError, SinkscopeError, StudyError, TaskError
 
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 # What transformers, the models' authors and lm-evaluation-harness call our options, and plurals: understood, not shown.
 ALIASES = {"tasks": "task", "limit": "problems", "L": "n", "num-fewshot": "fewshot", "output-path": "out",
            "apply-chat-template": "chat",
-           **{theirs.replace("_", "-"): ours.replace("_", "-") for theirs, ours in renamed().items()}}  # fmt: skip
+           **{theirs.replace("_", "-"): ours.replace("_", "-") for theirs, ours in NAMES.items()}}  # fmt: skip
 
 
 def canonical_option(name: str) -> str:
@@ -107,7 +107,7 @@ def read_prompt(asked: str) -> str | list[Any]:
 
 def _json_prompt(path: Path) -> list[Any]:
     from sinkscope.files import MB, read_text, short
-    from sinkscope.models.base import is_ids, is_messages
+    from sinkscope.models.model import is_ids, is_messages
 
     try:
         found = json.loads(read_text(path, PromptError, 16 * MB))

@@ -5,13 +5,16 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from math import ceil
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
 
 from sinkscope.errors import DecodeError, PromptError
-from sinkscope.models.base import Model
-from sinkscope.settings import Decode
+
+if TYPE_CHECKING:
+    from sinkscope.decoding.settings import Decode
+    from sinkscope.models.model import Model
 
 
 @dataclass
@@ -30,7 +33,7 @@ class Canvas:
     tokens: Tensor
     real: Tensor  # bool: not padding
     given: Tensor  # bool: what the prompt holds
-    blank: int  # the mask token
+    mask_id: int
     answers: list[int]  # column where each row's answer begins
     length: int  # tokens of the answer
     pad: int | None = None  # dllm's block sampler: padding is whatever holds this id, generated or not
@@ -43,17 +46,17 @@ class Canvas:
     def width(self) -> int:
         return self.tokens.shape[1]
 
-    def open(self) -> Tensor:
+    def masked_positions(self) -> Tensor:
         """bool: positions without a token yet (a mask in the prompt is open too)."""
-        return (self.tokens == self.blank) & self.real
+        return (self.tokens == self.mask_id) & self.real
 
     def apply(self, candidates: Tensor, picks: Picks) -> Tensor:
         """Do what was picked; returns what was an edit: known positions whose token is another one now."""
-        before, known = self.tokens, ~self.open()
+        before, known = self.tokens, ~self.masked_positions()
         written = picks.commit if picks.edit is None else picks.commit | picks.edit
         self.tokens = torch.where(written, candidates, self.tokens)
         if picks.reopen is not None:
-            self.tokens = self.tokens.masked_fill(picks.reopen, self.blank)
+            self.tokens = self.tokens.masked_fill(picks.reopen, self.mask_id)
         return known & (self.tokens != before)
 
     def hide_padding(self) -> None:
@@ -102,7 +105,7 @@ def delete_positions(
     return prompt[kept].view(shape), None if attention_mask is None else attention_mask[kept].view(shape)
 
 
-def lay_out(model: Model, prompt: Tensor, settings: Decode, attention_mask: Tensor | None) -> Canvas:
+def build_canvas(model: Model, prompt: Tensor, settings: Decode, attention_mask: Tensor | None) -> Canvas:
     """prompt [batch, position] and its mask → the canvas before the first step."""
     device, mask_id = prompt.device, model.require_mask()
     real = torch.ones_like(prompt, dtype=torch.bool) if attention_mask is None else attention_mask.bool()
@@ -131,29 +134,33 @@ def blocks(canvas: Canvas, settings: Decode) -> Iterator[Block]:
         yield Block((int(begin.min()), int(end.max())), inside, columns < right)
 
 
-def _rows(model: Model, prompt: Tensor, real: Tensor, settings: Decode, mask_id: int) -> Canvas:
+def rows_layout(
+    model: Model, prompt: Tensor, real: Tensor, settings: Any, mask_id: int, length: int | None = None
+) -> Canvas:
     """Each answer follows its own prompt; what a shorter row leaves at the right is filled with end-of-text."""
+    length = settings.length if length is None else length
     ends = [int(row.nonzero().max()) + 1 for row in real]
     fill = next((token for token in (settings.eos_id, model.eos_id, model.pad_id) if token is not None), 0)
     rows = [tokens[:end] for tokens, end in zip(prompt, ends, strict=True)]
-    canvas = _placed(rows, [0] * len(rows), [end + settings.length for end in ends], fill, mask_id, settings)
+    canvas = place_prompts(rows, [0] * len(rows), [end + length for end in ends], fill, mask_id, length)
     canvas.real[:, : prompt.shape[1]] &= real | ~canvas.given[:, : prompt.shape[1]]
     return canvas
 
 
-def _aligned(model: Model, prompt: Tensor, real: Tensor, settings: Decode, mask_id: int) -> Canvas:
-    """As `_rows`, with padding that stood at the right of a prompt moved to its left."""
+def aligned_layout(
+    model: Model, prompt: Tensor, real: Tensor, settings: Any, mask_id: int, length: int | None = None
+) -> Canvas:
+    """As `rows_layout`, with padding that stood at the right of a prompt moved to its left."""
     order = real.to(torch.int8).argsort(dim=1, stable=True)  # padding first, and each part in its order
-    return _rows(model, prompt.gather(1, order), real.gather(1, order), settings, mask_id)
+    return rows_layout(model, prompt.gather(1, order), real.gather(1, order), settings, mask_id, length)
 
 
-def _ahead(model: Model, prompt: Tensor, real: Tensor, settings: Decode, mask_id: int) -> Canvas:
-    """As `_aligned`, with room for the last draft, which begins before the length is reached."""
-    longer = replace(settings, length=settings.length + (settings.block or 0))
-    return _aligned(model, prompt, real, longer, mask_id)
+def ahead_layout(model: Model, prompt: Tensor, real: Tensor, settings: Decode, mask_id: int) -> Canvas:
+    """As `aligned_layout`, with room for the last draft, which begins before the length is reached."""
+    return aligned_layout(model, prompt, real, settings, mask_id, settings.length + settings.room)
 
 
-def _total(model: Model, prompt: Tensor, real: Tensor, settings: Decode, mask_id: int) -> Canvas:
+def total_layout(model: Model, prompt: Tensor, real: Tensor, settings: Any, mask_id: int) -> Canvas:
     """Prompt, masks, suffix; what is left of the width is padding that every position sees, or one end-of-text."""
     batch, start = prompt.shape
     suffix, reserved = len(settings.suffix), int(settings.eos_id is not None)
@@ -164,7 +171,7 @@ def _total(model: Model, prompt: Tensor, real: Tensor, settings: Decode, mask_id
             f"Expected total_length above the {width - room} columns of prompt, suffix and end token, got {width}."
         )
     masks = min(settings.infill_length or room, room)
-    canvas = _aligned(model, prompt, real, replace(settings, length=masks), mask_id)
+    canvas = aligned_layout(model, prompt, real, settings, mask_id, masks)
     behind = torch.full((batch, width - start - masks), model.pad_id or 0)
     behind[:, :suffix] = torch.tensor(settings.suffix).long()
     if settings.eos_at_end and settings.eos_id is not None:
@@ -175,7 +182,7 @@ def _total(model: Model, prompt: Tensor, real: Tensor, settings: Decode, mask_id
     return canvas
 
 
-def _grid(model: Model, prompt: Tensor, real: Tensor, settings: Decode, mask_id: int) -> Canvas:
+def grid_layout(model: Model, prompt: Tensor, real: Tensor, settings: Decode, mask_id: int) -> Canvas:
     """Blocks from each row's first token; rows are padded by whole blocks, so that they all begin to work in one column."""
     assert settings.block is not None
     size = settings.block
@@ -183,10 +190,10 @@ def _grid(model: Model, prompt: Tensor, real: Tensor, settings: Decode, mask_id:
     most = max(len(row) // size for row in rows)
     padding = [(most - len(row) // size) * size for row in rows]
     ends = [first + ceil((len(row) + settings.length) / size) * size for first, row in zip(padding, rows, strict=True)]
-    return _placed(rows, padding, ends, model.fill_id, mask_id, settings)
+    return place_prompts(rows, padding, ends, model.fill_id, mask_id, settings.length)
 
 
-def _left(model: Model, prompt: Tensor, real: Tensor, settings: Decode, mask_id: int) -> Canvas:
+def left_layout(model: Model, prompt: Tensor, real: Tensor, settings: Any, mask_id: int) -> Canvas:
     """Prompts padded at the left to whole blocks; padding is known by its id, wherever it stands."""
     assert settings.block is not None
     found = prompt[~real].unique().tolist()  # as asked for, else what the prompts are padded with, else the model's
@@ -197,12 +204,12 @@ def _left(model: Model, prompt: Tensor, real: Tensor, settings: Decode, mask_id:
     rows = [tokens[keep] for tokens, keep in zip(prompt, real, strict=True)]
     width = ceil(max(map(len, rows)) / settings.block) * settings.block
     starts, ends = [width - len(row) for row in rows], [width + settings.length] * len(rows)
-    canvas = _placed(rows, starts, ends, pad, mask_id, settings)
+    canvas = place_prompts(rows, starts, ends, pad, mask_id, settings.length)
     return replace(canvas, real=canvas.tokens != pad, pad=pad)
 
 
-def _placed(
-    rows: list[Tensor], starts: list[int], ends: list[int], fill: int, mask_id: int, settings: Decode
+def place_prompts(
+    rows: list[Tensor], starts: list[int], ends: list[int], fill: int, mask_id: int, length: int
 ) -> Canvas:
     """Each row's prompt from its own column on, and masks behind it up to its end; the rest is filled, and not real."""
     tokens = torch.full((len(rows), max(ends)), fill)
@@ -211,12 +218,18 @@ def _placed(
     for number, (row, start, answer, end) in enumerate(zip(rows, starts, answers, ends, strict=True)):
         tokens[number, start:answer], tokens[number, answer:end] = row, mask_id
         real[number, start:end], given[number, start:answer] = True, True
-    return Canvas(tokens, real, given, mask_id, answers, settings.length)
+    return Canvas(tokens, real, given, mask_id, answers, length)
 
 
-LAYOUTS: dict[str, Callable[[Model, Tensor, Tensor, Decode, int], Canvas]] = {
-    "answer": _rows, "rows": _rows, "grid": _grid, "left": _left, "aligned": _aligned, "ahead": _ahead, "total": _total,
-}  # fmt: skip
+LAYOUTS: dict[str, Callable[..., Canvas]] = {
+    "answer": rows_layout,
+    "rows": rows_layout,
+    "grid": grid_layout,
+    "left": left_layout,
+    "aligned": aligned_layout,
+    "ahead": ahead_layout,
+    "total": total_layout,
+}
 
 
 @dataclass(frozen=True)
@@ -246,7 +259,7 @@ class Decoded:
 
 
 @dataclass
-class History:
+class DecodeRun:
     """Collects the canvases of a run (on the CPU) if they are wanted, and hands on its steps."""
 
     keep: bool

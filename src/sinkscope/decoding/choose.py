@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 from torch import Tensor
 
 from sinkscope.decoding.noise import Noise
-from sinkscope.settings import Decode
+from sinkscope.decoding.settings import Decode
 
 
 class Chooser:
     """Chooses tokens in one generation; a subclass writes `choose`."""
 
-    def __init__(self, settings: Decode, noise: Noise, eos_id: int | None, eot_id: int | None) -> None:
+    def __init__(self, settings: Any, noise: Noise, eos_id: int | None, eot_id: int | None) -> None:
         self.settings, self.noise = settings, noise
         self.eos_id, self.eot_id = eos_id, eot_id
 
@@ -35,7 +37,7 @@ class Draw(Chooser):
     @property
     def whole(self) -> bool:
         # The authors' draw is one call over all rows: torch gives other numbers if it is split.
-        return self.settings.temperature > 0 and self.settings.noise == "reference"
+        return bool(self.settings.temperature > 0 and self.settings.noise == "reference")
 
     def choose(self, logits: Tensor, where: Tensor) -> tuple[Tensor, Tensor]:
         settings = self.settings
@@ -141,11 +143,6 @@ class Gumbel(Chooser):
 CHOICES: dict[str, type[Chooser]] = {
     "draw": Draw, "block_draw": BlockDraw, "likeliest": Likeliest, "entropy": ByEntropy, "gumbel": Gumbel,
 }  # fmt: skip
-
-
-def choice_of(settings: Decode) -> type[Chooser]:
-    usual = "draw" if settings.family in ("dream", "autoregressive") else "gumbel"
-    return CHOICES[settings.choice or usual]
 
 
 def confidence_of(probabilities: Tensor, chosen: Tensor, kind: str) -> Tensor:

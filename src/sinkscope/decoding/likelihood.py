@@ -18,10 +18,10 @@ from torch import Tensor
 from transformers import DynamicCache
 
 from sinkscope.attention.forward import COMMITTED, MASKED, PROMPT, Forward, forward_context
-from sinkscope.decoding import decode, resolve_settings
-from sinkscope.decoding.cache import BlockForwards, Forwards
+from sinkscope.decoding.decode import decode, resolve_settings
+from sinkscope.decoding.forwards import BlockForwards, Forwards
 from sinkscope.errors import PromptError
-from sinkscope.models.base import Model, pad
+from sinkscope.models.model import Model, pad
 
 
 @dataclass(frozen=True)
@@ -116,7 +116,7 @@ def masked_scores(
 
 def log_probabilities(model: Model, hidden: Tensor) -> Tensor:
     """hidden [position, width] → [position, vocab]; rows of the head that stand for no token have none."""
-    logits = model.recipe.head(model.module, hidden).float()
+    logits = model.family.head(model.module, hidden).float()
     if (valid := model.valid_vocab_size) is not None:
         logits[:, valid:] = -torch.inf
     return logits.log_softmax(-1)
@@ -140,7 +140,9 @@ def canvas_hidden(model: Model, canvas: Tensor, width: int, run: object, step: i
 
 def _is_greedy(model: Model, context: list[int], answer: list[int]) -> bool:
     """Whether the family's decoder, one commit per step and without noise, gives this answer."""
-    words: dict[str, Any] = {"length": len(answer), "temperature": 0.0, "guidance": 0.0}
+    words: dict[str, Any] = {"length": len(answer), "temperature": 0.0}
+    if model.defaults.guidance:
+        words["guidance"] = 0.0
     if model.defaults.steps is not None:
         words |= {"steps": len(answer), "block": None}
     settings = resolve_settings(model.defaults, model, len(context), words)
@@ -175,7 +177,7 @@ def chain_likelihoods(
     ids, mask = pad([torch.tensor([context + answer]) for context, answer in pairs], model)
     labels = torch.where(mask.bool(), PROMPT, -1).to(model.device)
     padding, run = None if bool(mask.all()) else (mask == 0).sum(1), object()
-    own = model.recipe.visible(model, ids, mask.bool())
+    own = model.family.visible(model, ids, mask.bool())
     visible = None if own is None else own[:, 0]
     for step in range(2 if settle else 1):
         forward = Forward(

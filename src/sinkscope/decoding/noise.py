@@ -1,7 +1,7 @@
 """Random numbers of a decoder: the authors' stream to the last bit, or one that no other row can disturb.
 
-`reference` and `per_row` draw on the CPU, whatever the device of the model. The authors' code draws on the GPU it runs on,
-so `reference` gives their tokens on a CPU only. `counter` draws on the device of the model, the same numbers everywhere.
+Both draw on the CPU, whatever the device of the model. The authors' code draws on the GPU it runs on, so `reference` gives
+their tokens on a CPU only.
 """
 
 from __future__ import annotations
@@ -12,8 +12,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from sinkscope.attention.forward import GOLDEN, key_of, mix, row_seeds, signed, uniform64
-from sinkscope.settings import Decode
+from sinkscope.decoding.settings import Decode
 
 CHUNK = 1 << 21  # numbers drawn at a time while a stream is walked
 
@@ -136,68 +135,13 @@ class RowNoise(Noise):
         return torch.binomial(count, share, generator=self.generators[row])
 
 
-TOKEN, CANVAS, PLACE, SUBSET, BINOMIAL = range(1, 6)  # what the numbers are for
-
-
-class CounterNoise(Noise):
-    """A number is a function of seed, row seed, step, purpose, position and token (SplitMix64): no state, no order.
-
-    Positions count from a row's first real token, and rows differ by their seeds only: a row alone, in a batch or padded gets
-    the same numbers, on every device.
-    """
-
-    def __init__(self, seed: int, padding: Tensor, positions: int, device: torch.device) -> None:
-        super().__init__(positions)
-        seeds = row_seeds() or (0,)
-        self.keys = torch.tensor([key_of(seed, seeds[row % len(seeds)]) for row in range(len(padding))], device=device)
-        self.padding = padding.to(device)  # [batch]
-        self.step, self.binomials = 0, 0
-
-    def begin_step(self) -> None:
-        self.step += 1
-
-    def _at(self, where: Tensor, purpose: int) -> Tensor:
-        """A key per flat index, int64 [n]."""
-        rows, columns = where // self.positions, where % self.positions
-        keys = mix(self.keys + signed(self.step * 2**32 + purpose))
-        return mix(keys.to(where.device)[rows] + (columns - self.padding.to(where.device)[rows] + 1) * GOLDEN)
-
-    def token_uniform(self, where: Tensor, vocabulary: int) -> Tensor:
-        tokens = torch.arange(1, vocabulary + 1, device=where.device).mul_(GOLDEN)
-        return uniform64(mix(self._at(where, TOKEN)[:, None] + tokens))
-
-    def canvas_uniform(self, where: Tensor) -> Tensor:
-        return uniform64(self._at(where, CANVAS)).to(torch.float32)
-
-    def uniform(self, where: Tensor) -> Tensor:
-        return uniform64(self._at(where, PLACE)).to(torch.float32)
-
-    def subset(self, weights: Tensor, count: int) -> Tensor:
-        where = torch.arange(weights.numel(), device=weights.device)
-        drawn = uniform64(self._at(where + where // weights.shape[1] * (self.positions - weights.shape[1]), SUBSET))
-        order = (
-            (weights.to(torch.float64) / exponential(drawn.view(weights.shape)))
-            .sort(dim=-1, descending=True, stable=True)
-            .indices
-        )
-        return order[:, :count]
-
-    def binomial(self, row: int, count: Tensor, share: Tensor) -> Tensor:
-        self.binomials += 1
-        tries = torch.arange(1, int(count) + 1, device=count.device) * GOLDEN
-        key = mix(self.keys[row] + signed(self.binomials * 2**32 + BINOMIAL)).to(count.device)
-        return (uniform64(mix(key + tries)) < share.to(count.device)).sum().to(count.dtype)
-
-
 def exponential(uniform: Tensor) -> Tensor:
     """Uniform numbers as exponential ones, in place."""
     return uniform.neg_().log1p_().neg_().clamp_(min=1e-300)
 
 
-def noise_of(settings: Decode, shape: Sequence[int], padding: Tensor, device: torch.device) -> Noise:
+def noise_of(settings: Decode, shape: Sequence[int], padding: Tensor) -> Noise:
     """The noise that the settings name, for a canvas [batch, position]; padding: [batch], at the left."""
     if settings.noise == "reference":
         return ReferenceNoise(settings.seed, *shape)
-    if settings.noise == "per_row":
-        return RowNoise(settings.seed, padding, shape[1])
-    return CounterNoise(settings.seed, padding, shape[1], device)
+    return RowNoise(settings.seed, padding, shape[1])

@@ -9,9 +9,10 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from sinkscope.decoding import Step, decode
-from sinkscope.models.base import Model, pad
-from sinkscope.settings.decode import Decode
+from sinkscope.decoding.canvas import Step
+from sinkscope.decoding.decode import decode
+from sinkscope.decoding.settings import Decode
+from sinkscope.models.model import Model, pad
 
 CHECK_EVERY = 8  # tokens between two looks for stop strings in a left-to-right generation
 
@@ -63,7 +64,7 @@ def answer_tokens(
         if order.shape[1] < step.canvas.shape[1] - width:
             order = torch.full((len(prompts), step.canvas.shape[1] - width), -1)
         order[step.committed[:, width:].cpu()] = step.index
-        if not early or (settings.family == "autoregressive" and step.index % CHECK_EVERY):
+        if not early or (settings.left_to_right and step.index % CHECK_EVERY):
             return
         whole = step.canvas[:, width : step.block[1]]
         if model.mask_id is not None and bool((whole == model.mask_id).any()):

@@ -16,9 +16,9 @@ import torch
 from pydantic import Field, PlainValidator
 from torch import Tensor
 
-from sinkscope.attention.calls import Call, Change
-from sinkscope.attention.capture import Shape
+from sinkscope.attention.call import Call, Change
 from sinkscope.attention.forward import mixed
+from sinkscope.attention.patch import Shape
 from sinkscope.errors import InterventionError
 from sinkscope.interventions.base import Intervention, Label, Layers, Match, within, write_list
 from sinkscope.interventions.hooks import HookContext

@@ -11,8 +11,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from sinkscope.attention.calls import Call, Change, Outcome, Tap
-from sinkscope.attention.capture import Shape, listening, module_of
+from sinkscope.attention.call import Call, CallResult, Change, Tap
+from sinkscope.attention.patch import Shape, module_of, patched
 from sinkscope.errors import InterventionError
 from sinkscope.interventions.activations import ActivationIntervention
 from sinkscope.interventions.base import Intervention, within
@@ -68,7 +68,7 @@ class Tally:
     sums: dict[torch.device, list[Tensor]] = field(default_factory=dict)  # of SUMMED; float64 numbers
     real: list[Tensor] = field(default_factory=list)  # keys seen, where some are padding
 
-    def add(self, call: Call, outcome: Outcome) -> None:
+    def add(self, call: Call, outcome: CallResult) -> None:
         rows = call.rows
         clean, dropped = outcome.clean_by_all, None if outcome.drop is None else outcome.received_by_all
         parts = (clean, outcome.touched, dropped, outcome.drop)
@@ -172,10 +172,10 @@ class Active(Tap):
             self.tally.count(moved=moved, moved_seen=before.square().sum())
         return made
 
-    def ranks(self, call: Call) -> bool:
+    def needs_sums(self, call: Call) -> bool:
         return any(each.maps() for each in self.interventions if not each.is_noop)
 
-    def take(self, call: Call, outcome: Outcome) -> None:
+    def take(self, call: Call, outcome: CallResult) -> None:
         if wanted := {name for each in self.interventions if not each.is_noop for name in each.maps()}:
             self.memory.keep(call, outcome, wanted)
         self.tally.add(call, outcome)
@@ -216,7 +216,7 @@ def intervene(
         for each in every:
             if isinstance(each, ActivationIntervention) and not each.is_noop:
                 stack.enter_context(hook(root, each.where(shape), partial(active.act, each)))
-        listener = stack.enter_context(listening(root, active))
+        listener = stack.enter_context(patched(root, active))
         yield active
     for each in every:
         each.check(Shape.seen(listener))

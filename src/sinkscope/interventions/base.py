@@ -15,8 +15,8 @@ import torch
 from pydantic import AfterValidator, PlainValidator, TypeAdapter
 from torch import Tensor
 
-from sinkscope.attention.calls import Call, Change
-from sinkscope.attention.capture import Shape
+from sinkscope.attention.call import Call, Change
+from sinkscope.attention.patch import Shape
 from sinkscope.errors import InterventionError
 from sinkscope.interventions.memory import Map, Memory
 from sinkscope.registry import Registry

@@ -17,18 +17,16 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from sinkscope.attention.calls import Call, Change, Outcome, Tap
-from sinkscope.attention.capture import listening, module_of
+from sinkscope.attention.call import Call, CallResult, Change, Tap
 from sinkscope.attention.forward import COMMITTED, MASKED, PROMPT, Forward, running
-from sinkscope.attention.interface import is_native
-from sinkscope.attention.listeners import Counted, listeners_of
+from sinkscope.attention.patch import SharedPatch, is_native, listeners_of, module_of, patched
 from sinkscope.errors import InterventionError
 from sinkscope.interventions.memory import Memory
 from sinkscope.sinks.rules import Threshold
 
 SINKS = Threshold(3.0, unit="uniform")  # what trace.sinks() takes, in the unit that also fits a single row or block
 LEAST_ROWS = 4  # a key of a causal model is judged once so many rows have seen it
-_inputs, _outputs = Counted(), Counted()
+_inputs, _outputs = SharedPatch(), SharedPatch()
 PLACES = ("resid_pre", "attn_out", "mlp_out", "resid_post", "q", "k", "v", "z")
 _NAMED = re.compile(r"(?:layers\.(\d+)\.|blocks\.(\d+)\.(?:attn\.)?hook_)?(\w+)", re.ASCII)
 
@@ -215,14 +213,14 @@ class Hooked(Tap):
         self.memory.open(call)
         return []
 
-    def ranks(self, call: Call) -> bool:
+    def needs_sums(self, call: Call) -> bool:
         """The first step always, since a hook behind the attention asks too late for it; the others where someone asks."""
         forward = call.forward
         return forward is not None and forward.kind == "denoise" and (forward.step == 0 or self.run is forward.run)
 
-    def take(self, call: Call, outcome: Outcome) -> None:
+    def take(self, call: Call, outcome: CallResult) -> None:
         forward = call.forward
-        if forward is None or not self.ranks(call):
+        if forward is None or not self.needs_sums(call):
             return
         self.memory.keep(call, outcome, {("as_run", "all")})
         received = self.memory.scores(call, "as_run", "all")
@@ -259,7 +257,7 @@ def hook(model: Any, where: str | Sequence[str], function: Function) -> Iterator
     with ExitStack() as stack:
         for place in places:
             stack.enter_context((_inputs if place.before else _outputs).put(place.part, partial(_put, place)))
-        stack.enter_context(listening(root, hooked))
+        stack.enter_context(patched(root, hooked))
         yield hooked
 
 

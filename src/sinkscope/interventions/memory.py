@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from sinkscope.attention.attend import attend
-from sinkscope.attention.calls import Call, Outcome
+from sinkscope.attention.call import Call, CallResult
 from sinkscope.errors import InterventionError
 
 Rank = Literal["clean", "as_run"]
@@ -128,7 +128,7 @@ class Memory:
         device = call.q.device
         return forward.once(("kinds of tokens", kinds_of), device, lambda: kinds_of(ids).to(device))[:, : call.keys]
 
-    def keep(self, call: Call, outcome: Outcome, wanted: set[Map]) -> None:
+    def keep(self, call: Call, outcome: CallResult, wanted: set[Map]) -> None:
         """Remember this call for the next forward."""
         scores: dict[Map, Tensor] = {}
         for rank, rows in wanted:

@@ -9,8 +9,8 @@ import torch
 from pydantic import PlainValidator
 from torch import Tensor
 
-from sinkscope.attention.calls import Call, Change
-from sinkscope.attention.capture import Shape
+from sinkscope.attention.call import Call, Change
+from sinkscope.attention.patch import Shape
 from sinkscope.errors import InterventionError
 from sinkscope.interventions.base import Heads, Intervention, Label, Layers, Selector, restrict, write_list
 from sinkscope.interventions.memory import Memory

@@ -10,7 +10,7 @@ import torch
 from pydantic import PlainValidator
 from torch import Tensor
 
-from sinkscope.attention.calls import Call, untouched_columns
+from sinkscope.attention.call import Call, untouched_columns
 from sinkscope.attention.forward import PRIME, Forward, mixed
 from sinkscope.errors import InterventionError, RuleError
 from sinkscope.interventions.base import (

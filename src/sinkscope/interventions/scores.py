@@ -11,8 +11,8 @@ import torch
 from pydantic import Field
 from torch import Tensor
 
-from sinkscope.attention.calls import Call, Change, EachCall, Extra
-from sinkscope.attention.capture import Shape, listening, module_of
+from sinkscope.attention.call import Call, Change, EachCall, Extra
+from sinkscope.attention.patch import Shape, module_of, patched
 from sinkscope.errors import InterventionError
 from sinkscope.interventions.base import Aim, Intervention, Label, name_kinds, top
 from sinkscope.interventions.memory import Map, Memory
@@ -71,7 +71,7 @@ class AddSinkToken(Intervention, noop={"count": 0}):
         def keep(call: Call) -> None:
             states[call.layer] = call.per_head(call.k), call.per_head(call.v)
 
-        with listening(module_of(model), EachCall(keep)):
+        with patched(module_of(model), EachCall(keep)):
             model.logits(torch.tensor([[token]]))
         memory.given[id(self)] = states
 

@@ -14,8 +14,8 @@ import torch
 from pydantic import PlainValidator, TypeAdapter
 from torch import Tensor
 
-from sinkscope.attention.calls import Call
-from sinkscope.attention.capture import Shape
+from sinkscope.attention.call import Call
+from sinkscope.attention.patch import Shape
 from sinkscope.errors import InterventionError
 from sinkscope.interventions.base import (
     INTERVENTIONS,

@@ -12,7 +12,7 @@ from typing import Annotated, Any, ClassVar, Literal
 import torch
 from torch import Tensor
 
-from sinkscope.attention.calls import Call, Change
+from sinkscope.attention.call import Call, Change
 from sinkscope.errors import InterventionError
 from sinkscope.interventions.base import Intervention, Label, Match
 from sinkscope.interventions.memory import Memory

@@ -1,7 +1,7 @@
-"""A checkpoint becomes a Model: one file per family, found by config.json, never by name."""
+"""A checkpoint becomes a Model: one class per family, found by config.json, never by name."""
 
-from sinkscope.models.base import Model, pad
 from sinkscope.models.family import Family, register
 from sinkscope.models.load import load
+from sinkscope.models.model import Model, pad
 
 __all__ = ["Family", "Model", "load", "pad", "register"]

@@ -1,15 +1,11 @@
-"""Adapters in PEFT's format: a folder with adapter_config.json becomes its base model with the changes merged in.
-
-W becomes W + scale · B·A, computed in float32. Whole modules and single token rows that an adapter carries are put
-in their places. What cannot be merged exactly is refused in one sentence.
-"""
+"""Adapters in PEFT's format: a folder with adapter_config.json becomes its base model, into which PEFT merges the changes."""
 
 from __future__ import annotations
 
 import hashlib
 import json
-import math
 import re
+import warnings
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -18,25 +14,17 @@ import torch
 from torch import Tensor, nn
 
 from sinkscope.errors import CheckpointError
-from sinkscope.io.reading import read_object
-from sinkscope.models.checkpoint import LARGEST_CONFIG, fingerprint, read_header
+from sinkscope.files import read_object
+from sinkscope.models.checkpoint import MAX_JSON, fingerprint, read_header
+from sinkscope.models.weights import no_warnings
 
 if TYPE_CHECKING:
-    from sinkscope.models.base import Model
+    from sinkscope.models.model import Model
 
 CONFIG, WEIGHTS, NOTES = "adapter_config.json", "adapter_model.safetensors", "sinkscope.json"
 PREFIX = "base_model.model."
-ENDINGS = r"(.+?)\.(lora_[AB]\.weight|token_adapter\.trainable_tokens_delta|weight|bias)"
-# Settings under which the change is more than W + scale · B·A, with the value that leaves it at that.
-PLAIN: dict[str, tuple[Any, ...]] = {
-    "bias": ("none", None), "use_dora": (False, None), "lora_bias": (False, None), "fan_in_fan_out": (False, None),
-    "layer_replication": (None,), "target_parameters": (None, []), "use_qalora": (False, None),
-    "use_bdlora": (None, False), "alora_invocation_tokens": (None,), "arrow_config": (None,), "velora_config": (None,),
-    "monteclora_config": (None,), "kasa_config": (None,), "megatron_config": (None,),
-    "rank_pattern": ({}, None), "alpha_pattern": ({}, None),
-    # Other ways to start change the base's own weights too, so B·A alone does not say the whole change.
-    "init_lora_weights": (True, False, None, "gaussian", "eva", "orthogonal"),
-}  # fmt: skip
+# A stored key: the module as the adapter's author names it, and what of it is changed.
+KEY = re.compile(r"(.+?)\.((?:lora_|token_adapter\.).+|weight|bias)")
 
 
 @dataclass(frozen=True)
@@ -51,9 +39,9 @@ class Adapter:
     @property
     def base(self) -> str:
         """Zoo name, folder or Hub id of the base; a folder may be named as it is seen from the adapter's own."""
-        named = str(self.config["base_model_name_or_path"])
-        beside = self.folder / named
-        return str(beside) if not Path(named).is_absolute() and (beside / "config.json").is_file() else named
+        name = str(self.config["base_model_name_or_path"])
+        beside = self.folder / name
+        return str(beside) if not Path(name).is_absolute() and (beside / "config.json").is_file() else name
 
 
 def is_adapter(folder: Path) -> bool:
@@ -61,13 +49,13 @@ def is_adapter(folder: Path) -> bool:
 
 
 def read_adapter(folder: Path, base: str | None = None) -> Adapter:
-    """Look the folder through before its base is loaded: that takes a while, and a broken adapter needs none.
+    """Read the folder before its base is loaded: that takes a while, and a broken adapter needs none.
 
     base: in place of the one that it names.
     """
     from safetensors.torch import load_file
 
-    config = read_object(folder / CONFIG, LARGEST_CONFIG, CheckpointError, "fetch it again")
+    config = read_object(folder / CONFIG, MAX_JSON, CheckpointError, "fetch it again")
     if base is not None:  # a folder is seen from where the user is
         here = Path(base).expanduser()
         config["base_model_name_or_path"] = str(here.absolute()) if here.exists() else base
@@ -76,13 +64,6 @@ def read_adapter(folder: Path, base: str | None = None) -> Adapter:
         raise CheckpointError(
             f"Expected a LoRA adapter in {folder}, got peft_type {kind or 'none'}; merge it with peft."
         )
-    for name, plain in PLAIN.items():
-        value = config.get(name, plain[0])
-        if not any(value is one or value == one for one in plain):
-            raise CheckpointError(
-                f"The adapter in {folder} has {name} = {value!r}, which is more than W + scale · B·A and is not "
-                "supported; merge it into its base with peft, and load the merged model."
-            )
     if not config.get("base_model_name_or_path"):
         raise CheckpointError(f"{folder / CONFIG} names no base_model_name_or_path; write the base's name into it.")
     path = folder / WEIGHTS
@@ -92,12 +73,11 @@ def read_adapter(folder: Path, base: str | None = None) -> Adapter:
         raise CheckpointError(f"Expected {WEIGHTS} in {folder}, found {came}; save the adapter with peft again.")
     read_header(path)
     tensors = {name.removeprefix(PREFIX): tensor for name, tensor in load_file(path).items()}
-    ours = folder / NOTES
-    notes = read_object(ours, LARGEST_CONFIG, CheckpointError, "fetch it again") if ours.is_file() else {}
+    notes_file = folder / NOTES
+    notes = read_object(notes_file, MAX_JSON, CheckpointError, "fetch it again") if notes_file.is_file() else {}
     return Adapter(folder, config, tensors, notes)
 
 
-@torch.no_grad()
 def merge(model: Model, adapter: Adapter, name: str) -> Model:
     """The base with the adapter in it; the base's module is changed in place."""
     expected = adapter.notes.get("base_fingerprint")
@@ -106,115 +86,99 @@ def merge(model: Model, adapter: Adapter, name: str) -> Model:
             f"{name} was made for a base with fingerprint {str(expected)[:12]}, and {adapter.base} here has "
             f"{model.fingerprint[:12]}: other weights; get the base that it was made for."
         )
-    known, changed = dict(model.module.named_modules()), _by_module(adapter)
-    native = {own: _native(own, model) for own in changed}
-    if strange := [own for own, place in native.items() if place not in known]:
-        raise CheckpointError(
-            f"{name} changes {strange[0]}, which {adapter.base} does not have; the adapter was made for another base."
-        )
-    _check_complete(model, adapter, list(changed), name)
-    for own, held in changed.items():
-        _change(model, known[native[own]], adapter.config, own, held)
-    own = fingerprint([adapter.folder / WEIGHTS])
-    both = f"{model.fingerprint}{own}{json.dumps(adapter.notes, sort_keys=True)}"
+    parts = [KEY.fullmatch(key) for key in adapter.tensors]
+    if None in parts:
+        raise CheckpointError(f"{adapter.folder / WEIGHTS} holds tensors that are no part of a LoRA; merge it with peft.")
+    changes = [(part[1], part[2]) for part in parts if part is not None]
+    check_complete(model, adapter, {module for module, _ in changes}, name)
+    native = {module: native_name(module, model) for module, _ in changes}
+    model.module = merge_with_peft(model, adapter, changes, native, name)
+    both = f"{model.fingerprint}{fingerprint([adapter.folder / WEIGHTS])}{json.dumps(adapter.notes, sort_keys=True)}"
     model.fingerprint, model.name = hashlib.sha256(both.encode()).hexdigest(), name
     return model
 
 
-def _by_module(adapter: Adapter) -> dict[str, dict[str, Tensor]]:
-    """The tensors of each module, which is named as the adapter's author had it."""
-    found: dict[str, dict[str, Tensor]] = {}
-    for key, tensor in adapter.tensors.items():
-        named = re.fullmatch(ENDINGS, key)
-        if named is None:
-            raise CheckpointError(
-                f"{adapter.folder / WEIGHTS} holds {key}, which is no LoRA weight of a linear layer, saved module or token row; "
-                "merge the adapter with peft, and load the merged model."
-            )
-        found.setdefault(named[1], {})[named[2]] = tensor
-    return found
-
-
-def _check_complete(model: Model, adapter: Adapter, changed: list[str], name: str) -> None:
+def check_complete(model: Model, adapter: Adapter, changed: set[str], name: str) -> None:
     """Every target must be there, in all layers unless some are named: an adapter may have been saved by half."""
     targets, layers = adapter.config.get("target_modules"), int(model.config.num_hidden_layers)
     some = adapter.config.get("layers_to_transform") or adapter.config.get("exclude_modules")
     for target in targets if isinstance(targets, list) else ():
-        held = [own for own in changed if own == target or own.endswith(f".{target}")]
-        numbered = {found[1] for own in held if (found := re.search(r"\.(\d+)\.", own))}
-        if not held or (numbered and not some and len(numbered) != layers):
-            count = f"{len(numbered)} of {layers} layers" if held else "no layer"
+        stored = [module for module in changed if module == target or module.endswith(f".{target}")]
+        numbers = {number[1] for module in stored if (number := re.search(r"\.(\d+)\.", module))}
+        if not stored or (numbers and not some and len(numbers) != layers):
+            count = f"{len(numbers)} of {layers} layers" if stored else "no layer"
             raise CheckpointError(
                 f"{name} names the target {target} in {CONFIG}, and its weights hold it for {count}; "
                 "save or fetch the adapter again."
             )
 
 
-def _native(own: str, model: Model) -> str:
-    """The native name of a module that the authors' code calls `own`: by the same table as the weights of its base."""
-    for pattern, replacement in model.recipe.key_mapping.items():
-        if re.search(pattern, own + "."):
-            return re.sub(pattern, replacement, own + ".").removesuffix(".")
-    return own
+def native_name(module: str, model: Model) -> str:
+    """The native name of a module that the authors' code calls `module`: by the table that renames its base's weights."""
+    for pattern, replacement in model.family.key_mapping.items():
+        if re.search(pattern, module + "."):
+            return re.sub(pattern, replacement, module + ".").removesuffix(".")
+    return module
 
 
-def _change(model: Model, part: nn.Module, config: dict[str, Any], own: str, held: dict[str, Tensor]) -> None:
-    """One module: its low-rank change, its saved weights or its trained token rows."""
-    rows = held.pop("token_adapter.trainable_tokens_delta", None)
-    if rows is not None:
-        asked = config.get("trainable_token_indices") or {}
-        chosen = asked if isinstance(asked, list) else asked.get(own) or asked.get(own.rpartition(".")[2]) or []
-        table = _target(part, "weight", own)
-        if rows.shape != (len(chosen), table.shape[1]) or not all(one in range(len(table)) for one in chosen):
-            raise CheckpointError(
-                f"The adapter's token rows {tuple(rows.shape)} of {own} do not fit trainable_token_indices {chosen} and "
-                "the base's table; save or fetch the adapter again."
-            )
-        table[torch.tensor(chosen, device=table.device)] = rows.to(table.device, table.dtype)
-    saved = {key: held.pop(key) for key in ("weight", "bias") if key in held}
-    if (saved or held) and not config.get("ensure_weight_tying"):
-        _untie(model, part)
-    for key, tensor in saved.items():
-        target = _target(part, key, own, tuple(tensor.shape))
-        target.copy_(tensor.to(target.dtype))
-    if held:
-        _add_product(part, config, own, held)
+def merge_with_peft(
+    model: Model, adapter: Adapter, changes: list[tuple[str, str]], native: dict[str, str], name: str
+) -> nn.Module:
+    """The module after PEFT has merged every tensor of the adapter; one that has no place is named."""
+    with no_warnings():
+        from peft import LoraConfig, get_peft_model, set_peft_model_state_dict
+
+    if adapter.config.get("alpha_pattern") and any(module != name for module, name in native.items()):
+        raise CheckpointError(f"{name} has an alpha_pattern under the names of other code; merge it with peft.")
+    targets = sorted({native[module] for module, change in changes if change.startswith("lora_")})
+    whole = sorted({native[module] for module, change in changes if change in ("weight", "bias")} - set(targets))
+    rows = [module for module, change in changes if change.startswith("token_adapter.")]
+    tokens = adapter.config.get("trainable_token_indices")
+    if isinstance(tokens, dict):
+        tokens = {native[row]: tokens.get(row) or tokens.get(row.rpartition(".")[2]) for row in rows}
+    # Every module by its own native name, so that the settings choose what the weights change, and nothing else.
+    settings = {
+        **adapter.config, "target_modules": targets, "modules_to_save": whole or None, "trainable_token_indices": tokens,
+        "layers_to_transform": None, "layers_pattern": None, "exclude_modules": None, "inference_mode": True,
+        "base_model_name_or_path": None,
+    }  # fmt: skip
+    known = LoraConfig.__dataclass_fields__
+    if not adapter.config.get("ensure_weight_tying"):
+        untie(model, {*targets, *whole})
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # of tied heads and second adapters; what matters of it is checked here
+        config = LoraConfig(**{key: value for key, value in settings.items() if key in known})
+        wrapped: Any = get_peft_model(model.module, config)
+        tensors = {
+            f"{PREFIX}{native[module]}.{change}": tensor
+            for (module, change), tensor in zip(changes, adapter.tensors.values(), strict=True)
+        }
+        result: Any = set_peft_model_state_dict(wrapped, tensors)
+        missing = missing_keys(wrapped, result.missing_keys)
+        for kind, keys in (("lacks", missing), ("holds, beyond what its settings name,", result.unexpected_keys)):
+            if keys:
+                raise CheckpointError(f"{name} {kind} {keys[0]} and {len(keys) - 1} other keys; save or fetch it again.")
+        merged: nn.Module = wrapped.merge_and_unload()
+    merged.requires_grad_(True)
+    ends: Any = merged
+    tied = ends.get_output_embeddings().weight is ends.get_input_embeddings().weight
+    ends.config.get_text_config().tie_word_embeddings = tied
+    return merged.eval()
 
 
-def _target(part: nn.Module, key: str, own: str, shape: tuple[int, ...] | None = None) -> Tensor:
-    """The base's tensor that is changed, if it has that shape."""
-    found = getattr(part, key, None)
-    if not isinstance(found, Tensor) or found.shape != (shape or found.shape):
-        came = tuple(found.shape) if isinstance(found, Tensor) else None
-        raise CheckpointError(
-            f"The adapter changes {own}.{key} as a tensor of {shape}, and the base's is {came}; it was made for another "
-            "base, or for a vocabulary that grew."
-        )
-    return found
+def missing_keys(wrapped: nn.Module, keys: list[str]) -> list[str]:
+    """Of the keys that were not loaded, those of the adapter; tied modules share one tensor, which is stored once."""
+    state = wrapped.state_dict(keep_vars=True)
+    loaded = {id(state[key]) for key in state.keys() - set(keys)}
+    adapted = [key for key in keys if "lora_" in key or "trainable_tokens_delta" in key]
+    return [key for key in adapted if id(state[key]) not in loaded]
 
 
-def _add_product(part: nn.Module, config: dict[str, Any], own: str, held: dict[str, Tensor]) -> None:
-    """weight += scale · B·A, in float32."""
-    first, second = "lora_A.weight", "lora_B.weight"
-    rank, alpha = int(config.get("r", 8)), float(config.get("lora_alpha", 8))
-    shapes = {name: tuple(tensor.shape) for name, tensor in held.items()}
-    if set(held) != {first, second} or not shapes[first][:1] == shapes[second][1:] == (rank,):
-        raise CheckpointError(
-            f"Expected {first} and {second} of rank {rank} for {own} by {CONFIG}, got {shapes}; "
-            "settings and weights are not of one adapter: save or fetch it again."
-        )
-    a, b = held[first].float(), held[second].float()
-    weight = _target(part, "weight", own, (b.shape[0], a.shape[1]))
-    scale = alpha / (math.sqrt(rank) if config.get("use_rslora") else rank)
-    wide = torch.promote_types(weight.dtype, torch.float32)
-    change = (b.to(weight.device, wide) @ a.to(weight.device, wide)) * scale
-    weight.copy_((weight.to(wide) + change).to(weight.dtype))
-
-
-def _untie(model: Model, part: nn.Module) -> None:
+@torch.no_grad()
+def untie(model: Model, changed: set[str]) -> None:
     """PEFT changes one of two tied modules alone; merged, they must be two."""
     ends: Any = model.module
     table, head = ends.get_input_embeddings(), ends.get_output_embeddings()
-    if head is not None and table.weight is head.weight and (part is table or part is head):
+    parts = [model.module.get_submodule(module) for module in changed if module.endswith(("embed_tokens", "lm_head"))]
+    if head is not None and table.weight is head.weight and (table in parts or head in parts):
         head.weight = nn.Parameter(head.weight.detach().clone(), requires_grad=head.weight.requires_grad)
-        model.config.tie_word_embeddings = False

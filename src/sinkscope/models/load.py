@@ -1,39 +1,37 @@
-"""`load`: a zoo name, a folder, a GGUF file or a Hub id becomes a Model; `outline`: the same without its weights."""
+"""`load`: a zoo name, a folder, a GGUF file or a Hub id becomes a Model; `wrap`: so does a module in memory."""
 
 from __future__ import annotations
 
+import hashlib
 import os
 from contextlib import suppress
-from importlib import import_module
 from pathlib import Path
-from pkgutil import iter_modules
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 
-from sinkscope.aliases import DTYPES, LOAD, translated
-from sinkscope.errors import CheckpointError, TokenizerError
-from sinkscope.io.reading import reason, short
-from sinkscope.models import adapters, checkpoint, weights
-from sinkscope.models.assemble import assemble, described, self_tested, tokenizer_in, with_preset
-from sinkscope.models.base import Model
-from sinkscope.models.checkpoint import checked_name, one_sentence, refuse_odd_files
-from sinkscope.models.family import Family, families, has_tokenizer, register
-from sinkscope.models.gguf_file import gguf_config, load_gguf, read_gguf
-from sinkscope.models.hub import find_folder, hub_commit
-from sinkscope.models.llama import Llama
-from sinkscope.models.sizes import check_against_weights, empty_module, refuse_unless_fits
-from sinkscope.models.weights import Device, import_transformers, load_weights, set_direction
+from sinkscope.aliases import DTYPES, rename_settings
+from sinkscope.attention.patch import is_native
+from sinkscope.errors import CheckpointError, SinkscopeError, TokenizerError
+from sinkscope.files import describe_error, short
+from sinkscope.models import adapters, checkpoint, gguf, weights
+from sinkscope.models.checkpoint import as_checkpoint_error
+from sinkscope.models.families import UNSUPPORTED
+from sinkscope.models.family import FAMILIES, Config, Family, check_requirements, family_for, has_tokenizer, register
+from sinkscope.models.hub import check_name, find_folder, hub_commit
+from sinkscope.models.model import Model
+from sinkscope.models.weights import Device, import_transformers, quiet, set_direction
 
-for _found in iter_modules([str(Path(__file__).parent)]):  # families register themselves
-    import_module(f"sinkscope.models.{_found.name}")
+if TYPE_CHECKING:
+    from transformers import PretrainedConfig, PreTrainedTokenizerBase
 
 # Words for a model that is spread over all devices.
 SPREAD = ("auto", "balanced", "balanced_low_0", "sequential")
 # Packings that a config.json may name; for others transformers may fetch kernels from the Hub and run them.
 PACKINGS = ("bitsandbytes", "torchao", "gptq", "awq", "compressed-tensors")
+SAMPLE = 64  # numbers of each parameter that the fingerprint of a module in memory is made of
 
-__all__ = ["SPREAD", "families", "load", "outline", "register"]
+__all__ = ["SPREAD", "load", "load_config_only", "register", "wrap"]
 
 
 def load(
@@ -45,7 +43,7 @@ def load(
     mode: str | None = None,
     revision: str | None = None,
     token: str | bool | None = None,
-    quantization: Any = None,
+    quantization: str | None = None,
     **words: Any,
 ) -> Model:
     """Load a model by zoo name, folder, GGUF file or Hub id; a PEFT adapter's folder is merged into its base.
@@ -55,152 +53,315 @@ def load(
     overrides one that is named. base: where the base of an adapter is, if not where adapter_config.json says.
     mode: "diffusion", "autoregressive" or "self_speculation", for a checkpoint that decodes in several ways.
     revision: branch, tag or commit of a Hub id, which may also be written name@revision. token: of the Hub.
-    quantization: "int8" or "int4" weights by torchao, or a quantization_config of transformers (BitsAndBytesConfig(…)).
-    words: transformers' names of these (torch_dtype, device_map, quantization_config).
+    quantization: "int8" or "int4" weights by torchao; a model packed in another way is loaded with transformers and wrapped.
+    words: transformers' names of these (torch_dtype, device_map).
     """
-    own = {"dtype": dtype, "device": device, "quantization": quantization}
-    given = translated(
-        {**{key: value for key, value in own.items() if value is not None}, **words}, LOAD, CheckpointError
-    )
-    if strange := sorted(set(given) - set(own)):
+    given = {"dtype": dtype, "device": device}
+    options = rename_settings({**{key: one for key, one in given.items() if one is not None}, **words}, CheckpointError)
+    if unknown := sorted(set(options) - set(given)):
         raise CheckpointError(
-            f"Expected dtype, device, mask_id, base, mode, revision, token or quantization, got {', '.join(strange)}."
+            f"Expected dtype, device, mask_id, base, mode, revision, token or quantization, got {', '.join(unknown)}."
         )
-    dtype, device, scheme = (given.get(key) for key in own)
-    asked = checked_name(name)
-    if revision is not None and (type(revision) is not str or not revision):
-        raise CheckpointError(f"Expected a branch, tag or commit as revision, got {short(repr(revision))}.")
-    wanted, at = checked_options(dtype, device, mask_id), None if base is None else checked_name(base)
-    with one_sentence(asked):
-        weights.checked_scheme(scheme)
-        model = _loaded(
-            asked, wanted, device, mask_id, at, revision, token, None if isinstance(scheme, str) else scheme
-        )
-        model = self_tested(model if mode is None else model.in_mode(mode))
-        return weights.quantize(model, scheme) if isinstance(scheme, str) else model
+    dtype, device = (options.get(key) for key in given)
+    name = check_name(name)
+    with as_checkpoint_error(name):
+        wanted, at = check_options(dtype, device, mask_id), None if base is None else check_name(base)
+        if quantization not in (None, *weights.SCHEMES):
+            raise CheckpointError(
+                f"Expected quantization as {' or '.join(weights.SCHEMES)}, got {short(repr(quantization))}; load other "
+                "packings with transformers, and sk.wrap the model."
+            )
+        model = load_checkpoint(name, wanted, device, mask_id, at, revision, token)
+        model = check_loaded(model if mode is None else model.in_mode(mode))
+        return model if quantization is None else weights.quantize(model, quantization)
 
 
-def checked_options(dtype: torch.dtype | str | None, device: Device, mask_id: int | None) -> torch.dtype | str:
+def check_options(dtype: torch.dtype | str | None, device: Device, mask_id: int | None) -> torch.dtype | str:
     """The dtype to load with; options that no model could be loaded with are refused."""
     for one in device.values() if isinstance(device, dict) else (device,):
-        _check_device(one)
+        check_device(one)
     if mask_id is not None and (type(mask_id) is not int or mask_id < 0):
         raise CheckpointError(f"Expected mask_id to be a token id of at least 0, got {short(repr(mask_id))}.")
-    return _dtype(dtype, device)
+    return resolve_dtype(dtype, device)
 
 
-def _loaded(
-    asked: str, dtype: torch.dtype | str, device: Device, mask_id: int | None, base: str | None = None,
-    revision: str | None = None, token: str | bool | None = None, packing: Any = None,
+def load_checkpoint(
+    name: str, dtype: torch.dtype | str, device: Device, mask_id: int | None, base: str | None = None,
+    revision: str | None = None, token: str | bool | None = None,
 ) -> Model:  # fmt: skip
-    """packing: a quantization_config of transformers."""
-    folder = find_folder(asked, revision, token)
+    """The model of a folder, a GGUF file or an adapter, not yet tested."""
+    folder = find_folder(name, revision, token)
     import_transformers()
-    adapted, packed = adapters.is_adapter(folder), folder.suffix == ".gguf"
-    if base is not None and not adapted:
-        raise CheckpointError(f"{asked} is no PEFT adapter, so that a base would have no effect; leave it out.")
-    if packing is not None and (adapted or packed):
-        raise CheckpointError(
-            f"{asked} becomes plain weights as it is loaded, which int8 and int4 pack afterwards: use one of these, or "
-            "load it with transformers and peft and sk.wrap it."
-        )
-    if adapted:
-        refuse_odd_files(folder)
-        adapter = adapters.read_adapter(folder, base)
-        return _merged(asked, adapter, dtype, device, mask_id, token)
-    if packed:
-        module, spelled = load_gguf(asked, read_gguf(folder), dtype, device)
-        return assemble(Llama(), module, spelled, asked, None, fingerprint=checkpoint.gguf_fingerprint(folder))
-    family, config, native = described(folder, asked)
+    if adapters.is_adapter(folder):
+        return load_adapter(name, adapters.read_adapter(folder, base), dtype, device, mask_id, token)
+    if base is not None:
+        raise CheckpointError(f"{name} is no PEFT adapter, so that a base would have no effect; leave it out.")
+    if folder.suffix == ".gguf":
+        packed, spelling = gguf.load_gguf(name, folder, dtype, device)
+        return assemble(FAMILIES["llama"], packed, spelling, name, None, fingerprint=gguf.fingerprint(folder))
+    family, config, native = read_checkpoint(folder, name)
     stored = config.get("quantization_config")
-    _check_packing(family, stored, packing, asked)
+    check_packing(family, stored, name)
     if mask_id is not None:
         if family.causal:
-            raise CheckpointError(f"{asked} is autoregressive and has no mask token; leave mask_id out.")
+            raise CheckpointError(f"{name} is autoregressive and has no mask token; leave mask_id out.")
         config["mask_token_id"] = mask_id
     files = checkpoint.weight_files(folder)
-    check_against_weights(family, native, files, asked)
-    refuse_unless_fits(asked, files.values(), dtype, on_cpu=_on_cpu(device))
-    tokenizer = tokenizer_in(folder, family)
+    checkpoint.check_against_weights(family, native, files, name)
+    checkpoint.check_memory(name, files.values(), dtype, on_cpu=is_on_cpu(device))
+    tokenizer = load_tokenizer(folder, family)
     mask_id = family.mask_id(config, tokenizer)
-    module = load_weights(family, folder, native, dtype, device, packing, files)
+    module = weights.load_weights(family, folder, native, dtype, device, files)
     family.adapt(module, config)
-    digest = checkpoint.fingerprint(files)
     model = assemble(
-        family, module, tokenizer, asked, mask_id, block=family.block(config), revision=hub_commit(folder),
-        quantization=weights.packed_by(packing or stored),
-        fingerprint=digest if packing is None else weights.digest(digest, packing),
+        family, module, tokenizer, name, mask_id, block=family.block(config), revision=hub_commit(folder),
+        quantization=weights.packed_by(stored), fingerprint=checkpoint.fingerprint(files),
     )  # fmt: skip
-    return with_preset(model, config.get("sinkscope_decode"), f"config.json of {asked}")
+    return with_checkpoint_defaults(model, config.get("sinkscope_decode"), f"config.json of {name}")
 
 
-def _merged(
-    asked: str, adapter: adapters.Adapter, dtype: torch.dtype | str, device: Device, mask_id: int | None, token: Any
+def load_adapter(
+    name: str, adapter: adapters.Adapter, dtype: torch.dtype | str, device: Device, mask_id: int | None, token: Any
 ) -> Model:
-    """An adapter in its base."""
-    named = checked_name(adapter.base)
+    """The adapter's base with the adapter in it."""
+    base = check_name(adapter.base)
     try:
-        with one_sentence(named):  # the self-test is left to the merged model
-            whole = _loaded(named, dtype, device, mask_id, token=token)
+        with as_checkpoint_error(base):  # only the merged model is tested
+            model = load_checkpoint(base, dtype, device, mask_id, token=token)
     except CheckpointError as error:
         raise CheckpointError(
-            f"{asked} is an adapter of {named}, which cannot be loaded here (base=… or --base says where it is): {error}"
+            f"{name} is an adapter of {base}, which cannot be loaded here (base=… or --base says where it is): {error}"
         ) from None
-    if whole.quantization is not None:
+    if model.quantization is not None:
         raise CheckpointError(
-            f"{asked} is an adapter of {named}, whose {whole.quantization} weights nothing can be merged into; load both "
+            f"{name} is an adapter of {base}, whose {model.quantization} weights nothing can be merged into; load both "
             "with peft and sk.wrap the model, or pass base=… with plain weights."
         )
-    model = converted(adapters.merge(whole, adapter, asked), adapter)
+    model = apply_adapter_notes(adapters.merge(model, adapter, name), adapter)
     model.revision = hub_commit(adapter.folder)
     return model
 
 
-def converted(model: Model, adapter: adapters.Adapter) -> Model:
+def apply_adapter_notes(model: Model, adapter: adapters.Adapter) -> Model:
     """What the adapter's notes say beyond weights: another family, its mask token, decode settings, a chat template."""
     notes, folder = adapter.notes, adapter.folder
-    known = {family.name: family for family in families()}
-    name = str(notes.get("family", model.family))
-    if name not in known:
-        raise CheckpointError(f"{folder / adapters.NOTES} names the family {name!r}; known are {', '.join(known)}.")
+    family = FAMILIES[str(notes.get("family", model.family.name))]
     if has_tokenizer(folder):
-        model.tokenizer = tokenizer_in(folder, known[name])
+        model.tokenizer = load_tokenizer(folder, family)
     template = folder / "chat_template.jinja"
     if template.is_file() and model.tokenizer is not None:
         model.tokenizer.chat_template = template.read_text(encoding="utf-8")
-    if name != model.family:
-        mask_id = known[name].mask_id(notes, model.tokenizer)
-        model = assemble(known[name], model.module, model.tokenizer, model.name, mask_id, fingerprint=model.fingerprint)
+    if family is not model.family:
+        mask_id = family.mask_id(notes, model.tokenizer)
+        model = assemble(family, model.module, model.tokenizer, model.name, mask_id, fingerprint=model.fingerprint)
         set_direction(model.module, model.causal)
-    return with_preset(model, notes.get("sinkscope_decode", model.preset), str(folder / adapters.NOTES))
+    return with_checkpoint_defaults(
+        model, notes.get("sinkscope_decode", model.checkpoint_defaults), str(folder / adapters.NOTES)
+    )
 
 
-def outline(name: str | os.PathLike[str], dtype: torch.dtype = torch.bfloat16) -> Model:
+def load_config_only(name: str | os.PathLike[str], dtype: torch.dtype = torch.bfloat16) -> Model:
     """A model without weights, from a zoo name, a folder, a config.json or a Hub id, of which nothing else is fetched."""
-    asked = checked_name(name)
-    with one_sentence(asked):
-        path = Path(asked).expanduser()
+    name = check_name(name)
+    with as_checkpoint_error(name):
+        path = Path(name).expanduser()
         alone = path.name == "config.json" and path.is_file()
-        folder = path.parent if alone else find_folder(asked, patterns=["config.json"])
+        folder = path.parent if alone else find_folder(name, patterns=["config.json"])
         import_transformers()
         if adapters.is_adapter(folder):
             adapter = adapters.read_adapter(folder)
-            return converted(outline(adapter.base, dtype), adapter)  # of another family, perhaps
+            return apply_adapter_notes(load_config_only(adapter.base, dtype), adapter)  # of another family, perhaps
         packed = folder.suffix == ".gguf"
-        found: tuple[Family, dict[str, Any], Any] = (
-            (Llama(), {}, gguf_config(folder)) if packed else described(folder, asked)
-        )
-        family, config, native = found
-        module = empty_module(family, native).to(dtype).eval()
-        tokenizer = None if packed else tokenizer_in(folder, family)
+        llama: tuple[Family, Config, Any] = FAMILIES["llama"], {}, gguf.read_gguf_config(folder) if packed else None
+        family, config, native = llama if packed else read_checkpoint(folder, name)
+        module = checkpoint.empty_module(family, native).to(dtype).eval()
+        tokenizer = None if packed else load_tokenizer(folder, family)
         mask_id = None if family.causal else 0  # it does not matter which token it is
         with suppress(TokenizerError):
             mask_id = family.mask_id(config, tokenizer)
-        model = assemble(family, module, tokenizer, asked, mask_id, block=family.block(config))
-        return with_preset(model, config.get("sinkscope_decode"), f"config.json of {asked}")
+        model = assemble(family, module, tokenizer, name, mask_id, block=family.block(config))
+        return with_checkpoint_defaults(model, config.get("sinkscope_decode"), f"config.json of {name}")
 
 
-def _check_device(device: Any) -> None:
+def read_checkpoint(folder: Path, name: str) -> tuple[Family, Config, PretrainedConfig]:
+    """What config.json says: the family that knows it, its plain fields, and the native configuration."""
+    config = checkpoint.read_config(folder)
+    family = family_for(config, folder, UNSUPPORTED)
+    check_requirements(config, family.requires, family.name)
+    try:
+        with quiet():  # it may warn of a rope that is meant so
+            native = family.native_config(config)
+    except KeyError as error:
+        raise CheckpointError(
+            f"config.json of {name} lacks {error}, which every {family.name} checkpoint has; fetch the file again."
+        ) from None
+    if family.causal or not family.causal_module:
+        native.is_causal = family.causal
+    return family, config, native
+
+
+def load_tokenizer(folder: Path, family: Family) -> PreTrainedTokenizerBase | None:
+    if not has_tokenizer(folder):
+        return None
+    with as_checkpoint_error(f"The tokenizer in {folder} (without its files, the model is loaded for ids only)"), quiet():
+        return family.load_tokenizer(folder)
+
+
+def assemble(
+    family: Family, module: Any, tokenizer: PreTrainedTokenizerBase | None, name: str, mask_id: int | None, **facts: Any
+) -> Model:
+    """A Model with the tokens that configuration, tokenizer and family name; facts: further fields of it."""
+    config = module.config.get_text_config()
+    ends = family.eos_ids(config, tokenizer)
+    known = tokenizer.get_vocab() if tokenizer is not None else {}
+    eot = known.get(family.end_of_turn) if family.end_of_turn else None
+    if family.causal and eot is not None and eot not in ends:
+        ends = (*ends, eot)
+    return Model(
+        module=module, tokenizer=tokenizer, family=family, name=name, mask_id=mask_id, shift=family.shift,
+        causal=family.causal, context=int(config.max_position_embeddings), eos_ids=ends,
+        pad_id=family.pad_id(config, tokenizer), eot_id=eot, mode=next(iter(family.modes), None), **facts,
+    )  # fmt: skip
+
+
+def with_checkpoint_defaults(model: Model, settings: Any, where: str) -> Model:
+    try:
+        model.checkpoint_defaults = dict(settings or {})
+        _ = model.defaults
+    except (TypeError, ValueError, SinkscopeError) as error:
+        raise CheckpointError(f"{where} has sinkscope_decode settings that cannot be used: {error}") from None
+    return model
+
+
+def check_loaded(model: Model) -> Model:
+    """Refuse weights with NaN, special tokens without a row, and a direction of attention that is not the family's."""
+    special = {"mask": (model.mask_id,), "end": model.eos_ids, "padding": (model.pad_id,)}
+    for kind, ids in special.items():
+        for token in ids:
+            if token is not None and not 0 <= token < model.vocabulary:
+                raise CheckpointError(
+                    f"Expected the {kind} token of {model.name} among its {model.vocabulary} tokens, got id {token}; "
+                    f"correct it in config.json{', or pass mask_id=…' if kind == 'mask' else ''}."
+                )
+    for key, parameter in model.module.named_parameters():
+        if parameter.is_floating_point() and not weights.is_finite(parameter):
+            raise CheckpointError(
+                f"{model.name} has NaN or infinite numbers in {key}; the checkpoint is damaged: fetch it again."
+            )
+    later = not model.causal if model.family.sees_later is None else model.family.sees_later
+    if looks_ahead(model) != later:
+        expected, came = ("bidirectional", "causal") if later else ("causal", "bidirectional")
+        raise CheckpointError(
+            f"Expected {expected} attention in {model.name}, and it is {came} with this transformers; "
+            "version 5.2 or newer is needed."
+        )
+    if model.causal or model.block is not None:
+        try_cache(model)
+    return model
+
+
+@torch.inference_mode()
+def try_cache(model: Model) -> None:
+    """One forward over a cache, as decoding makes them: its layers are made from fields that no other forward reads."""
+    from transformers import DynamicCache
+
+    ids = torch.zeros(1, 2, dtype=torch.int64, device=model.device)
+    module: Any = model.module.base_model
+    module(ids, past_key_values=DynamicCache(config=model.config), use_cache=True, **model.direction())
+
+
+def looks_ahead(model: Model) -> bool:
+    """Whether a change of the last token moves the logits at position 0, as it must in a diffusion model."""
+    ids = torch.arange(4).remainder(model.vocabulary).unsqueeze(0)
+    if model.mask_id is not None:
+        ids[0, 0] = model.mask_id  # WeDLM's known tokens look back only; masks look ahead in every family
+    changed = ids.clone()
+    changed[0, -1] = model.vocabulary - 1
+    before, after = (model.logits(one)[0, 0] for one in (ids, changed))
+    if not bool(torch.isfinite(before).all()):
+        raise CheckpointError(f"{model.name} gives logits that are no numbers; is this the right config.json?")
+    return not torch.equal(before, after)
+
+
+# ---- a module in memory
+
+
+def wrap(
+    model: Any,
+    tokenizer: PreTrainedTokenizerBase | None = None,
+    family: str | None = None,
+    mask_id: int | None = None,
+) -> Model:
+    """A transformers model in memory, PEFT-wrapped ones too, for everything that takes a model from sk.load.
+
+    Its dtype, device map and quantisation stay; it is put in evaluation mode. family: "llada", "dream", … for a diffusion
+    model in a native class, which is made bidirectional; without it the model is autoregressive. mask_id: its mask token,
+    where neither its config nor the tokenizer names one.
+    """
+    if tokenizer is not None and not hasattr(tokenizer, "get_vocab"):
+        raise CheckpointError(f"Expected a tokenizer of transformers, got {short(repr(tokenizer))}.")
+    module = native_module(model)
+    kind = family_to_wrap(module, family, mask_id)
+    config = {**module.config.to_dict(), **({} if mask_id is None else {"mask_token_id": mask_id})}
+    mask = kind.mask_id(config, tokenizer)
+    module.eval()
+    if not kind.causal_module:
+        set_direction(module, causal=False)
+    kind.adapt(module, config)
+    name = str(getattr(module.config, "_name_or_path", "") or type(module).__name__)
+    wrapped = assemble(
+        kind, module, tokenizer, name, mask, fingerprint=fingerprint_module(module), block=kind.block(config),
+        quantization=weights.packed_by(getattr(module.config, "quantization_config", None)),
+    )  # fmt: skip
+    return check_loaded(wrapped)
+
+
+def native_module(model: Any) -> Any:
+    """The transformers module itself: PEFT puts its layers into it, and wraps it."""
+    settings = getattr(model, "peft_config", None)
+    if settings is not None and hasattr(model, "get_base_model"):
+        if any(getattr(one, "is_prompt_learning", False) for one in settings.values()):
+            raise CheckpointError(
+                "Expected a PEFT adapter of weights, got one that learns prompts, which stand on no position; merge it first."
+            )
+        model = model.get_base_model()
+    if isinstance(model, Model):
+        raise CheckpointError(f"{model.name} is a model of sinkscope already; use it as it is.")
+    if not isinstance(model, torch.nn.Module) or not is_native(model) or model.get_output_embeddings() is None:  # type: ignore[operator]
+        raise CheckpointError(
+            f"Expected a language model of one of transformers' own classes, got {type(model).__name__}; "
+            "remote code and other modules are not supported: load the checkpoint with sk.load(folder or Hub id)."
+        )
+    return model
+
+
+def family_to_wrap(module: Any, name: str | None, mask_id: int | None) -> Family:
+    if mask_id is not None and (type(mask_id) is not int or mask_id < 0):
+        raise CheckpointError(f"Expected mask_id to be a token id of at least 0, got {short(repr(mask_id))}.")
+    if name is None and (mask_id is not None or getattr(module.config, "is_causal", None) is False):
+        diffusion = ", ".join(one.name for one in FAMILIES.values() if not one.causal)
+        raise CheckpointError(
+            f"Expected family=… for a diffusion model, which decides how it decodes: one of {diffusion}."
+        )
+    family = FAMILIES["llama" if name is None else name]
+    if family.causal and mask_id is not None:
+        raise CheckpointError(f"{family.name} is autoregressive and has no mask token; leave mask_id out.")
+    return family
+
+
+def fingerprint_module(module: torch.nn.Module) -> str:
+    """sha256 of every parameter's name, shape and first numbers: cheap at 16 GB, and it changes with the weights."""
+    digest = hashlib.sha256()
+    for name, parameter in module.named_parameters():
+        first = weights.unpack(parameter).flatten()[:SAMPLE].float().cpu()
+        digest.update(f"{name}{tuple(parameter.shape)}{first.tolist()}".encode())
+    return digest.hexdigest()
+
+
+# ---- where and how numbers are stored
+
+
+def check_device(device: Any) -> None:
     """Refuse a device that torch does not know, or that is not in this machine."""
     if device is None or str(device) in SPREAD:
         return
@@ -211,38 +372,36 @@ def _check_device(device: Any) -> None:
     except (RuntimeError, AssertionError, ImportError, TypeError) as error:
         raise CheckpointError(
             f"Expected a device that torch can use here, such as cpu, cuda, cuda:1 or auto, got {str(device)!r} "
-            f"({reason(error)}); use cpu, or install a torch that has it."
+            f"({describe_error(error)}); use cpu, or install a torch that has it."
         ) from None
 
 
-def _check_packing(family: Family, stored: Any, packing: Any, asked: str) -> None:
+def check_packing(family: Family, stored: Any, name: str) -> None:
     """Packed weights are for families that transformers loads under its own names; others would read them as plain numbers."""
-    method = weights.packed_by(packing or stored)
-    if method is None:
+    if not stored:
         return
-    if stored and packing is not None:
-        raise CheckpointError(f"{asked} is quantised already ({weights.packed_by(stored)}); leave quantization out.")
-    if stored and (not isinstance(stored, dict) or stored.get("quant_method") not in PACKINGS):
+    if not isinstance(stored, dict) or stored.get("quant_method") not in PACKINGS:
         raise CheckpointError(
-            f"{asked} is quantised by {short(method)}, and supported are {', '.join(PACKINGS)}; use the original checkpoint."
+            f"{name} is quantised in a way that is not supported ({', '.join(PACKINGS)} are); use the original checkpoint."
         )
     if family.key_mapping or family.native_class is not None:
         raise CheckpointError(
-            f"{asked} is quantised by {short(method)}, and {family.name} checkpoints are converted while they are loaded; "
-            "use the original checkpoint, with quantization='int8' or 'int4'."
+            f"{name} is quantised, and {family.name} checkpoints are converted while they are loaded; use the original "
+            "checkpoint, with quantization='int8' or 'int4'."
         )
 
 
-def _dtype(dtype: torch.dtype | str | None, device: Device) -> torch.dtype | str:
+def resolve_dtype(dtype: torch.dtype | str | None, device: Device) -> torch.dtype | str:
+    """What transformers is asked for: "auto" is as stored."""
     if dtype is None or dtype == "auto":
-        return torch.float32 if dtype is None and _on_cpu(device) else "auto"
-    found = getattr(torch, DTYPES.get(dtype, dtype), None) if isinstance(dtype, str) else dtype
-    if not isinstance(found, torch.dtype) or not found.is_floating_point:
+        return torch.float32 if dtype is None and is_on_cpu(device) else "auto"
+    wanted = getattr(torch, DTYPES.get(dtype, dtype), None) if isinstance(dtype, str) else dtype
+    if not isinstance(wanted, torch.dtype) or not wanted.is_floating_point:
         raise CheckpointError(f"Expected a dtype such as float32, bfloat16 or float16, got {short(repr(dtype))}.")
-    return found
+    return wanted
 
 
-def _on_cpu(device: Device) -> bool:
+def is_on_cpu(device: Device) -> bool:
     if isinstance(device, dict):
         return all(str(one) == "cpu" for one in device.values())
     return str(device or "cpu").startswith("cpu") or (str(device) == "auto" and not torch.cuda.is_available())

@@ -19,11 +19,9 @@ import torch
 from torch import Tensor, nn
 
 from sinkscope.errors import CheckpointError
-from sinkscope.fields import shown
-from sinkscope.io.reading import reason
-from sinkscope.models.base import Model
+from sinkscope.models.checkpoint import Header, native_class
 from sinkscope.models.family import Family
-from sinkscope.models.sizes import Header
+from sinkscope.models.model import Model
 
 if TYPE_CHECKING:
     from transformers import PretrainedConfig
@@ -39,27 +37,14 @@ def load_weights(
     native: PretrainedConfig,
     dtype: torch.dtype | str,
     device: Device,
-    packing: Any,
     files: Mapping[Path, Header],
 ) -> torch.nn.Module:
-    """The module of a checkpoint folder; fails unless no key is missing, unexpected or of another shape.
-
-    packing: a quantization_config of transformers, by which the weights are packed while they are loaded.
-    """
-    try:
-        with quiet():
-            module, info = native_class(family).from_pretrained(
-                str(folder), config=native, key_mapping=family.key_mapping or None, output_loading_info=True,
-                dtype=dtype, trust_remote_code=False, use_safetensors=True, ignore_mismatched_sizes=True,
-                **placement(device), **({} if packing is None else {"quantization_config": packing}),
-            )  # fmt: skip
-    except Exception as error:  # transformers has no class of its own for these: ten kinds were seen
-        if packing is None and not getattr(native, "quantization_config", None):
-            raise
-        raise CheckpointError(
-            f"transformers cannot load the quantised weights of {folder} here ({reason(error)}); "
-            "install what it names, or load the checkpoint that is not quantised."
-        ) from error
+    """The module of a checkpoint folder; fails unless no key is missing, unexpected or of another shape."""
+    with quiet():
+        module, info = native_class(family).from_pretrained(
+            str(folder), config=native, key_mapping=family.key_mapping or None, output_loading_info=True,
+            dtype=dtype, trust_remote_code=False, use_safetensors=True, ignore_mismatched_sizes=True, **placement(device),
+        )  # fmt: skip
     # Sizes that differ are let through above only because transformers' own error does not say which.
     if info["mismatched_keys"]:
         key, came, expected = sorted(info["mismatched_keys"])[0]
@@ -75,43 +60,36 @@ def load_weights(
                 "is this the right config.json?"
             )
     if native.get_text_config().tie_word_embeddings:
-        _refuse_other_head(folder, files)
-    _refuse_more_layers(files, int(native.get_text_config().num_hidden_layers))
+        check_tied_head(folder, files)
+    check_layers(files, int(native.get_text_config().num_hidden_layers))
     if not family.causal_module:
         set_direction(module, causal=False)
     ready: torch.nn.Module = module.eval()
     return ready
 
 
-def native_class(family: Family) -> Any:
-    """The transformers class that a family's weights are loaded into."""
-    import transformers
-
-    return getattr(transformers, family.native_class or "AutoModelForCausalLM")
-
-
-def _refuse_other_head(folder: Path, files: Mapping[Path, Header]) -> None:
+def check_tied_head(folder: Path, files: Mapping[Path, Header]) -> None:
     """A tied head that is stored as well is not read, so it must be what the model will use in its place."""
     from safetensors import safe_open
 
-    found = {}
+    stored = {}
     for path, header in files.items():
         for key in {"lm_head.weight", "model.embed_tokens.weight"} & header.keys():
             with safe_open(path, "pt") as file:
-                found[key] = file.get_tensor(key)
-    if len(found) == 2 and not torch.equal(*found.values()):
+                stored[key] = file.get_tensor(key)
+    if len(stored) == 2 and not torch.equal(*stored.values()):
         raise CheckpointError(
             f"Expected the output head in {folder} to equal the embedding that config.json says it is tied to, and they "
             "differ; correct tie_word_embeddings, or fetch both again."
         )
 
 
-def _refuse_more_layers(files: Mapping[Path, Header], layers: int) -> None:
+def check_layers(files: Mapping[Path, Header], layers: int) -> None:
     """transformers drops the keys of some layer numbers without a word (Glm4Moe: 46 and 92), so they are counted here."""
     for path, header in files.items():
         for key in header:
-            found = re.search(r"\.(?:layers|blocks)\.(\d+)\.", key)
-            if found and int(found[1]) >= layers:
+            number = re.search(r"\.(?:layers|blocks)\.(\d+)\.", key)
+            if number and int(number[1]) >= layers:
                 raise CheckpointError(
                     f"Expected {layers} layers by config.json, got {key} in {path.name}; is this the right config.json?"
                 )
@@ -121,11 +99,11 @@ def is_finite(weights: Tensor) -> bool:
     """Whether no number is NaN or infinite: least and largest carry either, and need no memory (isfinite: 3 copies)."""
     if weights.numel() == 0 or not weights.is_floating_point():
         return True
-    least, largest = torch.aminmax(unpacked(weights))
+    least, largest = torch.aminmax(unpack(weights))
     return bool(torch.isfinite(least)) and bool(torch.isfinite(largest))
 
 
-def unpacked(weights: Tensor) -> Tensor:
+def unpack(weights: Tensor) -> Tensor:
     """The numbers that a tensor of torchao's stands for; any other tensor as it is."""
     plain: Tensor = weights.detach()
     return plain if type(plain) in (Tensor, nn.Parameter) or not plain.is_floating_point() else plain.dequantize()
@@ -194,40 +172,21 @@ def import_transformers() -> None:
             gc.enable()
 
 
-def checked_scheme(asked: Any) -> None:
-    """Refuse what is neither one of our schemes nor a quantization_config of transformers."""
-    if asked is None or (isinstance(asked, str) and asked in SCHEMES):
-        return
-    from transformers.utils.quantization_config import QuantizationConfigMixin
-
-    if not isinstance(asked, QuantizationConfigMixin):
-        raise CheckpointError(
-            f"Expected quantization as {' or '.join(SCHEMES)}, or a config of transformers such as BitsAndBytesConfig(…), "
-            f"got {shown(asked, 60)}."
-        )
-
-
-def packed_by(scheme: Any) -> str | None:
-    """A short name for a quantization_config, given as an object or as config.json has it."""
-    if not scheme or isinstance(scheme, str):
-        return scheme or None
-    if not isinstance(scheme, dict) and not hasattr(scheme, "to_dict"):
-        return shown(scheme, 60)
-    values = scheme if isinstance(scheme, dict) else scheme.to_dict()
+def packed_by(stored: Any) -> str | None:
+    """A short name for the quantization_config of a config."""
+    if not stored:
+        return None
+    values = stored if isinstance(stored, dict) else stored.to_dict()
     bits = next(
         (f" {bits} bit" for bits in (8, 4) if values.get(f"load_in_{bits}bit") or values.get("bits") == bits), ""
     )
     return f"{getattr(values.get('quant_method'), 'value', values.get('quant_method')) or 'unknown'}{bits}"
 
 
-def digest(fingerprint: str, scheme: Any) -> str:
-    """Of weights and how they were packed: two packings of one checkpoint are two models."""
-    values = scheme if isinstance(scheme, str) else scheme.to_dict()
-    return hashlib.sha256(f"{fingerprint}{json.dumps(values, sort_keys=True, default=str)}".encode()).hexdigest()
-
-
 def quantize(model: Model, scheme: str) -> Model:
     """Pack every linear layer but the output head, in place; embeddings, norms and experts in one tensor stay plain."""
+    if model.quantization is not None:
+        raise CheckpointError(f"{model.name} is quantised already ({model.quantization}); leave quantization out.")
     try:
         with no_warnings():
             from torchao.quantization import Int8WeightOnlyConfig, IntxWeightOnlyConfig, MappingType, quantize_
@@ -246,5 +205,7 @@ def quantize(model: Model, scheme: str) -> Model:
         else IntxWeightOnlyConfig(torch.int4, group, MappingType.ASYMMETRIC)  # type: ignore[attr-defined]
     )
     quantize_(model.module, how, filter_fn=lambda part, name: isinstance(part, nn.Linear) and part is not head)
-    model.quantization, model.fingerprint = scheme, digest(model.fingerprint, scheme)
+    # Two packings of one checkpoint are two models.
+    both = f"{model.fingerprint}{json.dumps(scheme)}"
+    model.quantization, model.fingerprint = scheme, hashlib.sha256(both.encode()).hexdigest()
     return model

@@ -10,7 +10,7 @@ from typing import Any
 
 from sinkscope.conditions import NONE, Condition
 from sinkscope.errors import TaskError
-from sinkscope.models.base import Model
+from sinkscope.models.model import Model
 from sinkscope.results.accuracy import removed_shares
 from sinkscope.statistics import wilson
 from sinkscope.study.engine import Engine, Ray

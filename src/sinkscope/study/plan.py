@@ -10,10 +10,10 @@ from typing import Any
 
 import torch
 
+from sinkscope.decoding.cost import CORE, Size, device_of, total_seconds
 from sinkscope.errors import CheckpointError, TaskError
-from sinkscope.models.base import Model
-from sinkscope.models.cost import CORE, Size, device_of, total_seconds
-from sinkscope.models.load import _dtype, outline
+from sinkscope.models.load import load_config_only, resolve_dtype
+from sinkscope.models.model import Model
 from sinkscope.study.run import need_a_model, shown_names
 from sinkscope.study.schema import Study, TaskPlan, name_and_mode
 from sinkscope.study.units import ModelInfo, kind_of, units_of
@@ -78,14 +78,14 @@ def forecast(study: Study, device: str = "cpu") -> Forecast:
     chosen = device_of(device)
     study = _with_sizes(study)
     on_cpu = chosen is CORE
-    wanted = _dtype(study.dtype, "cpu" if on_cpu else None) if on_cpu or study.dtype else torch.bfloat16
+    wanted = resolve_dtype(study.dtype, "cpu" if on_cpu else None) if on_cpu or study.dtype else torch.bfloat16
     dtype = wanted if isinstance(wanted, torch.dtype) else torch.bfloat16
     found: list[ModelForecast] = []
     kinds, left_out = Counter[str](), list[str]()
     for name, short in shown_names([*study.models, *study.extra_models]).items():
         try:
             folder, mode = name_and_mode(name)
-            model = outline(folder, dtype=dtype)
+            model = load_config_only(folder, dtype=dtype)
         except CheckpointError as error:  # an extra that is not installed is skipped, as when the study runs
             if name in study.models:
                 raise
@@ -113,7 +113,7 @@ def forecast(study: Study, device: str = "cpu") -> Forecast:
         weights = size.parameters * dtype.itemsize
         activations = max((size.activation_bytes(part, dtype.itemsize, on_cpu) for part in parts), default=0)
         found.append(ModelForecast(
-            short, model.family, size.parameters, str(dtype).removeprefix("torch."), len(units),
+            short, model.family.name, size.parameters, str(dtype).removeprefix("torch."), len(units),
             sum(part.forwards for part in parts), sum(size.flops(part) * part.forwards for part in parts),
             weights, activations, trace, disk, sum(spent), longest=max(spent, default=0.0),
             plain=total_seconds(parts, functools.partial(one, mode="plain")),
@@ -160,7 +160,7 @@ def _with_protocols(study: Study, model: Model, info: ModelInfo) -> ModelInfo:
         benchmark = benchmark_of(task.name)
         if benchmark is not None and task.is_benchmark:
             protocol = protocol_for(model.name, task.protocol)
-            if protocol.setup(benchmark, model.name, model.family) is None:
+            if protocol.setup(benchmark, model.name, model.family.name) is None:
                 raise TaskError(
                     f"The protocol {protocol.name} does not say how {model.name} is asked {task.name}; choose {OTHERWISE}."
                 )
@@ -175,7 +175,7 @@ def _prompt_tokens(study: Study, model: Model, task: TaskPlan, info: ModelInfo) 
 
     benchmark = benchmark_of(task.name)
     if benchmark is not None and task.is_benchmark:
-        setup = protocol_for(model.name, task.protocol).setup(benchmark, model.name, model.family)
+        setup = protocol_for(model.name, task.protocol).setup(benchmark, model.name, model.family.name)
         assert setup is not None
         shots = OWN_EXAMPLES.get(setup.task, 0) if setup.examples is None else setup.examples
         length = max(int(settings["length"]) for settings in info.protocols[task.name].values())

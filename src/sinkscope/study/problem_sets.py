@@ -10,9 +10,9 @@ from pathlib import Path
 from typing import Any
 
 from sinkscope.errors import StudyError
-from sinkscope.models.base import Model
-from sinkscope.models.hub import TOKENIZER, snapshot
-from sinkscope.models.load import load, outline
+from sinkscope.models.hub import TOKENIZER, fetch_snapshot
+from sinkscope.models.load import load, load_config_only
+from sinkscope.models.model import Model
 from sinkscope.study.schema import Study, TaskPlan, name_and_mode
 from sinkscope.study.units import Job, ModelInfo, Prompt, Unit, kind_of, perform
 from sinkscope.study.units.worker import IN_MEMORY
@@ -148,9 +148,9 @@ def load_outline(label: str, need_tokenizer: bool = True) -> Model:
     if label in IN_MEMORY:
         return IN_MEMORY[label]
     name, mode = name_and_mode(label)
-    model = outline(name)
+    model = load_config_only(name)
     if model.tokenizer is None and not Path(name).expanduser().exists():
-        model.tokenizer = model.recipe.load_tokenizer(snapshot(name, TOKENIZER))
+        model.tokenizer = model.family.load_tokenizer(fetch_snapshot(name, TOKENIZER))
     if model.tokenizer is None and need_tokenizer:  # a GGUF file has it inside
         model = load(name)
     if model.tokenizer is None and need_tokenizer:

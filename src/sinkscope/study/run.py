@@ -22,7 +22,7 @@ import polars as pl
 
 from sinkscope.conditions import NONE
 from sinkscope.errors import StudyError
-from sinkscope.models.base import Model
+from sinkscope.models.model import Model
 from sinkscope.progress import LOADING
 from sinkscope.results.claims import judge_claims, verdicts_of
 from sinkscope.results.findings import Finding, list_findings

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import itertools
 import math
 from collections.abc import Mapping, Sequence
@@ -13,15 +12,11 @@ from typing import Annotated, Any, Literal, get_args
 import yaml
 from pydantic import AfterValidator, BeforeValidator, Field, SkipValidation, model_validator
 
-from sinkscope.aliases import our_name
+from sinkscope.aliases import NAMES
 from sinkscope.conditions import MOST, NONE, NOOP, Condition
-from sinkscope.errors import RuleError, StudyError
-from sinkscope.fields import Allowed, allowed_fields, among, maybe
-from sinkscope.io import bounded_yaml
-from sinkscope.io.reading import read_text
-from sinkscope.registry import load_plugins
-from sinkscope.settings.choices import DREAM_ALGORITHMS, Mode
-from sinkscope.settings.decode import Decode
+from sinkscope.decoding.settings import Mode, check_setting, setting_names
+from sinkscope.errors import DecodeError, RuleError, StudyError
+from sinkscope.files import MB, parse_yaml, read_text
 from sinkscope.sinks.rules import rule_from_dict
 from sinkscope.tasks import TASKS
 from sinkscope.tasks.benchmarks import GSM8K, HUMANEVAL, BenchmarkPlan, is_benchmark
@@ -155,32 +150,23 @@ def _read_decode(words: Any) -> dict[str, Any]:
     """Decode settings as they stand, each one value or a list to sweep, once every one of them is known and fits."""
     if not isinstance(words, dict):
         raise FieldError(f"must be a mapping of decode settings, got {show_value(words)}")
-    if "commit" in words:
-        load_plugins()  # rules of installed packages add their names
-    known = _decode_fields()
+    known = setting_names(lists=False) - set(NOT_CONFIGURABLE)
     for name, value in words.items():
         if name in NOT_CONFIGURABLE:
             raise FieldError(f"must not be given: {NOT_CONFIGURABLE[name]}", name)
         if name not in known:
-            raise FieldError(f"is no decode setting; use {our_name(name) or ', '.join(sorted(known))}", name)
+            raise FieldError(f"is no decode setting; use {NAMES.get(name) or ', '.join(sorted(known))}", name)
         if isinstance(value, dict) or value == []:
             raise FieldError(f"must be one value, or a list of values to sweep, got {show_value(value)}", name)
         for one in value if isinstance(value, list) else [value]:
-            if not known[name](one):
-                raise FieldError(f"must be {known[name].expected}, got {show_value(one)}", name)
+            try:
+                check_setting(name, one)
+            except DecodeError as error:
+                raise FieldError(str(error).removeprefix(f"{name}: it ").rstrip("."), name) from None
     points = math.prod(len(value) for value in words.values() if isinstance(value, list))
     if points > MOST:
         raise FieldError(f"makes {points:,} points, and at most {MOST:,} can be swept; leave some out")
     return dict(words)
-
-
-def _decode_fields() -> dict[str, Allowed]:
-    """What every decode setting of a study may be; null only where a setting may be left open."""
-    known, allowed = {"algorithm": among(DREAM_ALGORITHMS)}, allowed_fields(Decode)
-    for item in dataclasses.fields(Decode):
-        if not isinstance(item.default, tuple):  # a list is a sweep
-            known[item.name] = maybe(allowed[item.name]) if item.default is None else allowed[item.name]
-    return {name: one for name, one in known.items() if name not in NOT_CONFIGURABLE}
 
 
 def _from(least: int) -> Any:
@@ -422,7 +408,7 @@ class Study:
     def read(cls, path: Path, where: str | None = None) -> Study:
         """A YAML file; where: how mistakes name it, by default its whole path."""
         where = where or str(path)
-        values, lines = bounded_yaml.parse(read_text(path, bounded_yaml.LARGEST, StudyError), where, StudyError)
+        values, lines = parse_yaml(read_text(path, StudyError, MB), where, StudyError)
         study: Study = validate(cls, values, where, StudyError, lines)
         return study
 

@@ -12,9 +12,9 @@ from typing import Any
 
 from pydantic import TypeAdapter
 
+from sinkscope.decoding.settings import Decode
 from sinkscope.errors import StudyError
 from sinkscope.files import read_object, report_damage
-from sinkscope.settings.decode import Decode
 from sinkscope.study.run import assemble, check_unit, need_a_model, open_run, read_study
 from sinkscope.study.schema import Study
 from sinkscope.study.store import Store, as_json, list_versions

@@ -11,8 +11,8 @@ import polars as pl
 
 from sinkscope.conditions import Condition
 from sinkscope.errors import TaskError
-from sinkscope.models.base import Model
-from sinkscope.models.load import outline
+from sinkscope.models.load import load_config_only
+from sinkscope.models.model import Model
 from sinkscope.paper import TABLE_1
 from sinkscope.results.rows import Cell
 from sinkscope.results.shift import with_shifts
@@ -53,7 +53,7 @@ def table1_study(
     is used, humaneval where none is. traced: problems per task that are traced, and along whose unmasked path the logits of
     every condition are compared. choices: those of `benchmark_words`.
     """
-    known = {one if isinstance(one, str) else one.name: outline(one) if isinstance(one, str) else one for one in models}
+    known = {one if isinstance(one, str) else one.name: load_config_only(one) if isinstance(one, str) else one for one in models}
     names = tasks or default_tasks(list(known.values()), choices.get("protocol"), choices.get("chat"))
     own = benchmark_words(names, **choices)
     seed = own["decode"].get("seed", 0) + 1

@@ -31,7 +31,7 @@ from sinkscope.tasks.sanitize import program
 
 if TYPE_CHECKING:
     from sinkscope.decoding import Decode
-    from sinkscope.models.base import Model
+    from sinkscope.models.model import Model
 
 FILES = {"gsm8k": "gsm8k_test", "humaneval": "HumanEval"}
 TRAIN = "gsm8k_train"
@@ -92,7 +92,7 @@ class Benchmark:
     def _own_setup(self) -> Setup | None:
         if self.plan.name not in BENCHMARKS:
             return None
-        found = self.protocol.setup(self.plan.name, self.model.name, self.model.family)
+        found = self.protocol.setup(self.plan.name, self.model.name, self.model.family.name)
         if found is None:
             raise TaskError(
                 f"The protocol {self.protocol.name} does not say how {self.model.name} is asked {self.plan.name}."

@@ -19,10 +19,10 @@ from sinkscope.decoding.likelihood import Likelihood, chain_likelihoods, masked_
 from sinkscope.decoding.stop_strings import generate_until
 from sinkscope.errors import TaskError
 from sinkscope.interventions import Effect, MaskSinks, intervene
-from sinkscope.io.progress import step_bar
-from sinkscope.models.base import Model
-from sinkscope.models.template import rendered
-from sinkscope.tasks.protocol import Protocol, draws, settings_for, setup_for
+from sinkscope.models.family import render_chat
+from sinkscope.models.model import Model
+from sinkscope.progress import step_bar
+from sinkscope.tasks.protocol import Protocol, settings_for, setup_for
 from sinkscope.validation import LARGEST, validate
 
 try:
@@ -120,7 +120,7 @@ class HarnessLM(TemplateLM):  # type: ignore[misc]
         # Asked to leave the answer's header out, some templates add it all the same and close the turn before it: so
         # the start of the answer is written behind the header here.
         messages = chat_history[:-1] if prefill else chat_history
-        text = rendered(self.tokenizer, messages) + prefill
+        text = render_chat(self.tokenizer, messages) + prefill
         self._rendered.add(text)
         return text
 
@@ -173,7 +173,7 @@ class HarnessLM(TemplateLM):  # type: ignore[misc]
         settings = settings_for(self.model, task, self.asked, longest, self.protocol)
         text = self.begun(task, text)
         self.used[task] = settings
-        if nth and draws(settings):
+        if nth and settings.is_stochastic:
             settings = replace(settings, seed=settings.seed + nth)
         # As the harness has it for likelihoods: an empty context is the token that texts begin with.
         ids = self._fit(self.tok_encode(text) or [self.prefix_token_id], self.model.context - settings.length)

@@ -8,20 +8,21 @@ from __future__ import annotations
 import functools
 import re
 from collections.abc import Mapping
-from dataclasses import field, fields
+from dataclasses import field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from pydantic import ConfigDict, Field, TypeAdapter, ValidationError, field_validator
 from pydantic.dataclasses import dataclass
 
+from sinkscope.decoding.settings import Decode, setting_names
 from sinkscope.errors import DecodeError, TaskError
-from sinkscope.io import bounded_yaml
+from sinkscope.files import parse_yaml
 from sinkscope.registry import Registry
-from sinkscope.settings.decode import Decode
+from sinkscope.validation import write_path
 
 if TYPE_CHECKING:
-    from sinkscope.models.base import Model
+    from sinkscope.models.model import Model
 
 FOLDER = Path(__file__).parent / "protocols"
 OTHERWISE = "harness"  # the protocol of a checkpoint that has none of its own
@@ -111,11 +112,11 @@ def read_protocol(name: str) -> Protocol:
     is_own = name.endswith((".yaml", ".yml")) and Path(name).is_file()
     path = Path(name) if is_own else PROTOCOLS[name]
     try:
-        values = bounded_yaml.parse(path.read_text(encoding="utf-8"), str(path), TaskError)[0]
+        values = parse_yaml(path.read_text(encoding="utf-8"), str(path), TaskError)[0]
         return TypeAdapter(Protocol).validate_python({**values, "name": path.stem})
     except ValidationError as error:
         first = error.errors()[0]
-        raise TaskError(f"{path}: {bounded_yaml.written(first['loc'])} is wrong: {first['msg']}.") from None
+        raise TaskError(f"{path}: {write_path(first['loc'])} is wrong: {first['msg']}.") from None
     except (OSError, UnicodeDecodeError, TypeError) as error:
         raise TaskError(f"Expected a protocol in {path}, got none ({error}).") from None
 
@@ -149,10 +150,10 @@ def setup_for(model: Model, task: str, protocol: Protocol | None = None) -> Setu
     benchmark = benchmark_of(task)
     if benchmark is None:
         return None
-    found = protocol_for(model.name, protocol).setup(benchmark, model.name, model.family)
+    found = protocol_for(model.name, protocol).setup(benchmark, model.name, model.family.name)
     if found is not None and task in (benchmark, found.task):
         return found
-    return read_protocol(OTHERWISE).setup(benchmark, model.name, model.family)
+    return read_protocol(OTHERWISE).setup(benchmark, model.name, model.family.name)
 
 
 def settings_for(
@@ -186,9 +187,6 @@ def settings_for(
 
 
 def unknown_settings(words: Mapping[str, Any]) -> str:
-    return ", ".join(sorted(set(words) - {one.name for one in fields(Decode)} - {"algorithm"}))
+    return ", ".join(sorted(set(words) - setting_names()))
 
 
-def draws(settings: Decode) -> bool:
-    """Whether answers depend on the seed."""
-    return settings.temperature > 0 or settings.confidence == "random" or settings.commit == "origin"

@@ -13,9 +13,9 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from torch import Tensor
 
+from sinkscope.decoding.settings import Decode
 from sinkscope.errors import DecodeError, TraceError
 from sinkscope.files import describe_error, replace_file
-from sinkscope.settings.decode import Decode
 from sinkscope.tracing.trace import HINTS, SHAPES, WHOLE, Trace
 from sinkscope.validation import sentence
 

@@ -10,15 +10,16 @@ from typing import Any, overload
 
 from torch import Tensor, nn
 
-from sinkscope.attention.capture import listening
-from sinkscope.decoding import checked_mask, decode, resolve_settings
-from sinkscope.decoding.canvas import Decoded, OnStep, Step, delete_positions
+from sinkscope.attention.patch import patched
+from sinkscope.decoding import decode, prepare, resolve_settings
+from sinkscope.decoding.canvas import Decoded, OnStep, Step
+from sinkscope.decoding.settings import Decode
 from sinkscope.errors import DecodeError, InterventionError, TraceError
 from sinkscope.interventions import Intervention, intervene
-from sinkscope.models.base import Messages, Model, Prompt
+from sinkscope.models.family import Messages
 from sinkscope.models.load import load
+from sinkscope.models.model import Model, Prompt
 from sinkscope.progress import step_bar
-from sinkscope.settings.decode import Decode
 from sinkscope.sinks import describe
 from sinkscope.tracing.recorder import Keep, Recorder
 from sinkscope.tracing.trace import SHAPES, Trace, find_answer_end
@@ -58,8 +59,7 @@ def trace(
         if words or settings is None
         else settings
     )
-    ids, mask = delete_positions(ids, checked_mask(mask, ids, chosen), chosen.delete)
-    loaded = loaded.for_settings(chosen)
+    loaded, ids, mask = prepare(loaded, ids, chosen, mask)
     recorder = Recorder(loaded, ids, chosen, keep or Keep(), mask)
 
     def both(step: Step) -> None:
@@ -72,7 +72,7 @@ def trace(
         if interventions:
             stack.enter_context(intervene(loaded, *interventions))
         recorder.hooks(stack)  # behind interventions on activations: what is recorded is what they leave
-        stack.enter_context(listening(loaded.module, recorder))
+        stack.enter_context(patched(loaded.module, recorder))
         done = decode(loaded, ids, replace(chosen, delete=()), attention_mask=mask, history=False, on_step=both)
     recorder.finish(done.tokens)
     texts = [prompt] if alone else prompt

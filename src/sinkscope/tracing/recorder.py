@@ -13,15 +13,17 @@ import torch
 from pydantic import AfterValidator
 from torch import Tensor
 
-from sinkscope.attention.calls import Call, Outcome, Tap
-from sinkscope.attention.capture import Shape, ToHost
+from sinkscope.attention.call import Call, CallResult, Tap
 from sinkscope.attention.forward import GROUPS
-from sinkscope.decoding.canvas import Step, lay_out
+from sinkscope.attention.observe import HostCopies
+from sinkscope.attention.patch import Shape
+from sinkscope.attention.reference import probabilities
+from sinkscope.decoding.canvas import Step, build_canvas
+from sinkscope.decoding.settings import Decode
 from sinkscope.errors import BudgetError, TraceError
 from sinkscope.interventions.activations import Heads, largest
 from sinkscope.interventions.hooks import HookContext, hook
-from sinkscope.models.base import Model
-from sinkscope.settings.decode import Decode
+from sinkscope.models.model import Model
 from sinkscope.tracing import states
 from sinkscope.tracing.trace import SHAPES, WHOLE
 from sinkscope.tracing.why import measure, rotary_of
@@ -118,7 +120,7 @@ class Recorder(Tap):
         shapes = buffer_shapes(model, batch, width, settings, keep)
         self.steps = 0
         self.backend = ""
-        self.to_host = ToHost()
+        self.to_host = HostCopies()
         self.blocks = torch.zeros(shapes["blocks"][1:], dtype=torch.int32)
         # Name in a trace → [batch, …], as `SHAPES` has it.
         names = ["queries", "seen", "canvas", "confidence", "committed_at", *FORMS[self.form]]
@@ -129,18 +131,18 @@ class Recorder(Tap):
         self.kept["canvas"][:, 0] = first.cpu()
         self.rotary = {layer: rotary_of(model, layer, settings, width) for layer in {one for one, _ in keep.maps}}
 
-    def watches(self, call: Call) -> bool:
+    def needs_sums_fused(self, call: Call) -> bool:
         # Forwards that only fill a cache belong to no step.
         return call.forward is None or call.forward.kind == "denoise"
 
-    def take(self, call: Call, outcome: Outcome) -> None:
+    def take(self, call: Call, result: CallResult) -> None:
         forward = call.forward
         if forward is None:
             raise TraceError("A recorder listens to sinkscope's decoders only; use sk.observe for plain forwards.")
-        if not self.watches(call):
+        if not self.needs_sums_fused(call):
             return
         rows, step, layer = forward.rows, forward.step, call.layer
-        received = outcome.received[:rows]
+        received = result.received[:rows]
         if self.form == "full":
             self._send("received", (step, layer), received)
         else:
@@ -162,7 +164,7 @@ class Recorder(Tap):
         for slot, (of_layer, head) in enumerate(self.keep.maps):
             if of_layer == layer:
                 window = slice(call.start, call.start + call.queries)
-                self._send("maps", (slot, step, window), _map(call, outcome, head, rows))
+                self._send("maps", (slot, step, window), _map(call, result, head, rows))
                 self._send("reasons", (slot, step), measure(call, head, self._counts(call, rows), self.rotary[layer]))
 
     def _counts(self, call: Call, rows: int) -> Tensor:
@@ -251,22 +253,20 @@ class Recorder(Tap):
             self._send("channel_values", (*at, context.columns), values)
 
 
-def _map(call: Call, outcome: Outcome, head: int, rows: int) -> Tensor:
+def _map(call: Call, result: CallResult, head: int, rows: int) -> Tensor:
     """The attention of one head, [batch, query, key]."""
-    share, mask = call.q.shape[1] // call.k.shape[1], outcome.mask
+    share, mask = call.q.shape[1] // call.k.shape[1], result.mask
     if mask is not None:
         mask = mask.expand(call.q.shape[0], call.q.shape[1], -1, -1)[:rows, head, None]
     q, k = call.q[:rows, head, None].float(), call.k[:rows, head // share, None].float()
-    scores = replace(call, q=q, k=k, mask=mask).scores()[:, 0]
-    if outcome.drop is not None:
-        scores = scores.masked_fill(outcome.drop[:rows, head, None], -torch.inf)
-    return scores.softmax(-1).nan_to_num(0.0)
+    drop = None if result.drop is None else result.drop[:rows, head, None]
+    return probabilities(replace(call, q=q, k=k, v=k, mask=mask).inputs(drop))[:, 0]
 
 
 def laid_out(model: Model, ids: Tensor, settings: Decode, mask: Tensor | None) -> tuple[Tensor, list[slice], list[int]]:
     """The canvas before the first step [batch, position], and per row its real columns and where its answer begins."""
-    if settings.family != "autoregressive" and model.mask_id is not None:
-        canvas = lay_out(model, ids, settings, None if mask is None else mask.to(ids.device))
+    if not settings.left_to_right and model.mask_id is not None:
+        canvas = build_canvas(model, ids, settings, None if mask is None else mask.to(ids.device))
         found = [row.nonzero().flatten().tolist() for row in canvas.real]
         return canvas.tokens, [slice(columns[0], columns[-1] + 1) for columns in found], canvas.answers
     first = torch.cat([ids, ids.new_full((len(ids), settings.answer_length), model.fill_id)], 1)

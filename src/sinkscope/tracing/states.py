@@ -22,7 +22,7 @@ from safetensors import safe_open
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
-from sinkscope.attention.capture import observe
+from sinkscope.attention.observe import observe
 from sinkscope.decoding import decode, resolve_settings
 from sinkscope.errors import ReadingError, TraceError
 from sinkscope.fields import among, need, whole
@@ -30,13 +30,13 @@ from sinkscope.files import replace_file, write_file
 from sinkscope.interventions.activations import At, positions
 from sinkscope.interventions.base import Steps, StepsField, within
 from sinkscope.interventions.hooks import HookContext, find_places, hook
-from sinkscope.models.base import Model, Prompt, is_ids, is_messages
+from sinkscope.models.model import Model, Prompt, is_ids, is_messages
 from sinkscope.sinks import Rule
 from sinkscope.tracing.trace import Trace, resolve_indices
 from sinkscope.validation import validate
 
 if TYPE_CHECKING:
-    from sinkscope.settings.decode import Decode
+    from sinkscope.decoding.settings import Decode
 
 TOP = 3  # tokens kept per step, layer and position
 AT_A_TIME = 1 << 28  # logits that are made at a time
@@ -106,7 +106,7 @@ def _parts(model: Model, state: Tensor) -> Iterator[tuple[slice, Tensor]]:
 def read(model: Model, state: Tensor, normed: bool) -> Tensor:
     """[batch, position, width] → [batch, position, vocab]; normed: the final norm is in it already."""
     module: Any = model.module
-    return model.recipe.head(module, state if normed else module.base_model.norm(state))
+    return model.family.head(module, state if normed else module.base_model.norm(state))
 
 
 def layer_count(model: Model) -> int:

@@ -13,14 +13,14 @@ import polars as pl
 import torch
 from torch import Tensor
 
+from sinkscope.decoding.settings import Decode
 from sinkscope.errors import SinkscopeError, TraceError
-from sinkscope.settings.decode import Decode
 from sinkscope.sinks import HeadShare, Rule, Threshold
 from sinkscope.sinks.rules import GROUPS, QUERY_GROUPS
 from sinkscope.validation import show_value
 
 if TYPE_CHECKING:
-    from sinkscope.models.base import Model
+    from sinkscope.models.model import Model
     from sinkscope.tracing.heads import Classes
     from sinkscope.tracing.why import Why
 

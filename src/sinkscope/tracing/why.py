@@ -15,12 +15,12 @@ import polars as pl
 import torch
 from torch import Tensor
 
-from sinkscope.attention.calls import Call, EachCall
-from sinkscope.attention.capture import listening
+from sinkscope.attention.call import Call, EachCall
+from sinkscope.attention.patch import patched
+from sinkscope.decoding.settings import Decode
 from sinkscope.errors import TraceError
 from sinkscope.interventions.hooks import hook, layers_of
-from sinkscope.models.base import Model
-from sinkscope.settings.decode import Decode
+from sinkscope.models.model import Model
 from sinkscope.tracing.trace import Trace
 
 
@@ -98,7 +98,7 @@ def why(trace: Trace, model: Model, step: int, layer: int, head: int, key: int) 
     places = [f"layers.{layer}.resid_pre", "layers.0.resid_pre"]
     places += [f"layers.{below}.{place}" for below in range(layer) for place in ("attn_out", "mlp_out")]
     of_layer = EachCall(lambda call: calls.append(call) if call.layer == layer else None)
-    with listening(model.module, of_layer), hook(model, places, lambda x, c: parts.__setitem__((c.layer, c.place), x)):
+    with patched(model.module, of_layer), hook(model, places, lambda x, c: parts.__setitem__((c.layer, c.place), x)):
         model.logits(ids.to(model.device), block=trace.settings.block if trace.settings.block_causal else None)
     call = calls[-1]
     share, rotary = call.q.shape[1] // call.k.shape[1], Rotary(model, layer, ids.shape[1])

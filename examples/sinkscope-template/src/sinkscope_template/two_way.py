@@ -3,27 +3,26 @@ from __future__ import annotations
 import json
 import sys
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import sinkscope as sk
-from sinkscope.extend import Decode, Family, Model, register_family
+from sinkscope.extend import Family, register_family
 
 
 class TwoWay(Family):
     """Llama's classes and weights, trained to fill in masks: attention looks both ways."""
 
     name = "two_way"
+    sampler = "llada"
+    default_settings: ClassVar[dict[str, Any]] = {"length": 16, "block": 8, "steps": 16}
 
-    def knows(self, config: dict[str, Any], folder: Path) -> bool:
+    def matches(self, config: dict[str, Any], folder: Path) -> bool:
         return config.get("model_type") == "two_way_llama"
 
     def native_config(self, config: dict[str, Any]) -> Any:
         from transformers import LlamaConfig
 
         return LlamaConfig.from_dict({**config, "model_type": "llama"})
-
-    def defaults(self, model: Model) -> Decode:
-        return Decode.llada(length=16, block=8, steps=16)
 
 
 register_family(TwoWay())

@@ -15,12 +15,11 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 from sinkscope.conditions import NONE, NOOP, Condition
+from sinkscope.decoding.cost import CORE, Size, Workload, total_seconds
+from sinkscope.decoding.settings import Decode
 from sinkscope.errors import StudyError
-from sinkscope.models.cost import CORE, Size, Workload, total_seconds
 from sinkscope.registry import Registry
-from sinkscope.settings.decode import Decode
 from sinkscope.study.schema import LONGEST_FILE_NAME, Study, TaskPlan
-from sinkscope.tasks.protocol import draws
 from sinkscope.tracing.trace import single_threaded
 
 UNIT_KINDS: Registry[UnitKind] = Registry("kind of unit", StudyError)
@@ -237,7 +236,7 @@ def conditions_for(study: Study, info: ModelInfo) -> list[Condition]:
     if all(one.name != "other_seed" for one in found):
         return found
     settings = [info.settings_of(task.name, label) for task in study.tasks for label in info.settings]
-    drawn = any(draws(Decode.from_dict(dict(one))) for one in settings)
+    drawn = any(Decode.from_dict(dict(one)).is_stochastic for one in settings)
     return [one for one in found if drawn or one.name != "other_seed"]
 
 

@@ -14,8 +14,8 @@ from torch import Tensor
 
 from sinkscope.decoding import decode
 from sinkscope.decoding.canvas import Step
+from sinkscope.decoding.cost import Workload, forwards_of
 from sinkscope.decoding.stop_strings import generate_until
-from sinkscope.models.cost import Workload, forwards_of
 from sinkscope.results import accuracy
 from sinkscope.study.schema import Study, TaskPlan
 from sinkscope.study.units import Grade, Job, Load, ModelInfo, Rows, Unit, UnitKind, conditions_for, decoded_units

@@ -6,10 +6,10 @@ from pathlib import Path
 from typing import Any
 
 from sinkscope.decoding import resolve_settings
+from sinkscope.decoding.cost import Workload
+from sinkscope.decoding.settings import Decode
 from sinkscope.errors import CheckpointError, DecodeError, StudyError
-from sinkscope.models.base import Model
-from sinkscope.models.cost import Workload
-from sinkscope.settings.decode import Decode
+from sinkscope.models.model import Model
 from sinkscope.study.schema import Study
 from sinkscope.study.units import Job, ModelInfo, Unit, UnitKind, conditions_for
 from sinkscope.study.units.worker import model_for
@@ -60,4 +60,4 @@ def model_info(study: Study, model: Model, asked: str, identity: dict[str, Any])
         if made not in settings.values():  # decoding from left to right has no blocks: a sweep of them is one point
             settings[label] = made
     traced_only = asked in study.trace.models
-    return ModelInfo(asked, identity["name"], model.causal, model.family, identity, settings, likelihood, traced_only)
+    return ModelInfo(asked, identity["name"], model.causal, model.family.name, identity, settings, likelihood, traced_only)

@@ -19,12 +19,12 @@ import torch
 import yaml
 from torch import Tensor
 
-from sinkscope.attention.capture import observe
+from sinkscope.attention.observe import observe
 from sinkscope.conditions import NONE, Condition
+from sinkscope.decoding.cost import Workload
 from sinkscope.decoding.likelihood import masked_scores, read_spans
 from sinkscope.errors import StudyError
-from sinkscope.models.base import Model
-from sinkscope.models.cost import Workload
+from sinkscope.models.model import Model
 from sinkscope.results.accuracy import removed_shares, sum_effects
 from sinkscope.results.rows import FirstKey, LikelihoodChange
 from sinkscope.statistics import bootstrap, signed_rank

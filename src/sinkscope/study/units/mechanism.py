@@ -20,18 +20,18 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from sinkscope.attention.calls import Call, Outcome, Tap
-from sinkscope.attention.capture import listening
+from sinkscope.attention.call import Call, CallResult, Tap
 from sinkscope.attention.forward import seeded
+from sinkscope.attention.patch import patched
 from sinkscope.conditions import Condition
 from sinkscope.decoding import decode
 from sinkscope.decoding.canvas import Step
+from sinkscope.decoding.cost import Workload, forwards_of
+from sinkscope.decoding.settings import Decode
 from sinkscope.errors import StudyError
 from sinkscope.interventions import MaskRandom, MaskSinks, intervene
 from sinkscope.interventions.base import top
-from sinkscope.models.cost import Workload, forwards_of
 from sinkscope.results.rows import Interval, Mechanism
-from sinkscope.settings.decode import Decode
 from sinkscope.statistics import bootstrap
 from sinkscope.study.schema import LEAST_STEPS, Study, TaskPlan
 from sinkscope.study.units import Job, Load, ModelInfo, Rows, Unit, UnitKind, decoded_units
@@ -89,7 +89,7 @@ class MechanismKind(UnitKind):
             watches, tap = [], Dependence(k)
             for change in (None, MaskSinks(k=k), MaskRandom(k=k, seed=study.seed)):
                 watches.append(Watch())
-                with listening(model.module, tap) if change is None else intervene(model, change), seeded(seeds):
+                with patched(model.module, tap) if change is None else intervene(model, change), seeded(seeds):
                     decode(model, ids, settings, attention_mask=mask, history=False, on_step=watches[-1])
             if tap.paid is None:  # all was committed at the first forward
                 return watches, None
@@ -115,10 +115,10 @@ class Dependence(Tap):
     paid: Tensor | None = None  # [batch, query], summed over layers
     layers: int = 0
 
-    def watches(self, call: Call) -> bool:
+    def needs_sums_fused(self, call: Call) -> bool:
         return call.forward is not None and call.forward.step <= LOOKED
 
-    def take(self, call: Call, outcome: Outcome) -> None:
+    def take(self, call: Call, outcome: CallResult) -> None:
         if call.forward is None or call.forward.step > LOOKED:
             return
         if call.forward.step == 0:

@@ -19,10 +19,10 @@ import torch
 from torch import Tensor
 
 from sinkscope.decoding import Step, decode
+from sinkscope.decoding.cost import Workload, forwards_of
 from sinkscope.decoding.likelihood import canvas_hidden, log_probabilities, read_spans
-from sinkscope.models.base import Model
-from sinkscope.models.cost import Workload, forwards_of
-from sinkscope.settings.decode import Decode
+from sinkscope.decoding.settings import Decode
+from sinkscope.models.model import Model
 from sinkscope.study.schema import Study, TaskPlan
 from sinkscope.study.units import Job, ModelInfo, Unit, UnitKind, conditions_for, decoded_units
 from sinkscope.study.units.worker import apply_condition, encode_prompt, model_for

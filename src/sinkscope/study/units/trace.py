@@ -13,8 +13,8 @@ import polars as pl
 import torch
 
 from sinkscope.attention.forward import seeded
-from sinkscope.models.cost import Workload, forwards_of
-from sinkscope.settings.decode import Decode
+from sinkscope.decoding.cost import Workload, forwards_of
+from sinkscope.decoding.settings import Decode
 from sinkscope.sinks import rule_from_dict
 from sinkscope.sinks.kinds import ROLE_KIND, role_names
 from sinkscope.study.schema import Study, TaskPlan
@@ -136,7 +136,7 @@ def _settings(unit: Unit) -> Decode:
     is a whole map, as in every other diffusion model.
     """
     plain = unit.decoder.cache == "exact" and unit.condition.intervention is None
-    plain = plain and unit.decoder.family != "native" and unit.decoder.layout != "ahead"  # which cannot do without
+    plain = plain and None in unit.decoder.caches
     return replace(unit.decoder, cache=None) if plain else unit.decoder
 
 

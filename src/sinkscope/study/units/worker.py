@@ -12,8 +12,8 @@ from torch import Tensor
 
 from sinkscope.attention.forward import seeded
 from sinkscope.interventions import Active, intervene
-from sinkscope.models.base import Model, pad
 from sinkscope.models.load import load
+from sinkscope.models.model import Model, pad
 from sinkscope.results.accuracy import COUNTED
 from sinkscope.study.schema import Study, name_and_mode
 from sinkscope.study.units import Prompt, Unit

@@ -1,0 +1,175 @@
+"""Forwards of a denoising step: over the whole canvas, or over a part of it with keys and values kept from before."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+from transformers import DynamicCache
+from transformers.cache_utils import DynamicLayer
+
+from sinkscope.attention.patch import padding_row
+from sinkscope.models.family import block_mask, counted, reordered_mask, without_padding
+from sinkscope.models.model import Model
+
+
+class Forwards:
+    """Hidden states of the canvas; with a kind of cache, of the part of it that the next step needs."""
+
+    def __init__(self, model: Model, kind: str | None = None, shift: bool | None = None) -> None:
+        self.shift = model.shift if shift is None else shift
+        self.model, self.kind = model, kind
+        self.cache: DynamicCache | None = None
+        self.block: tuple[int, int] | None = None
+
+    def window(self, block: tuple[int, int], columns: int) -> tuple[int, int]:
+        """Which columns of the canvas the next forward will take as queries."""
+        if self.kind is None or self.block != block:
+            return 0, columns
+        # A shifted family predicts the first token of the block from the column before it.
+        start = max(block[0] - int(self.shift), 0)
+        return start, block[1] if self.kind == "dual" else columns
+
+    def __call__(self, canvas: Tensor, real: Tensor | None, block: tuple[int, int], keep: bool = False) -> Tensor:
+        """canvas [batch, position] → hidden [batch, window, width]; real: bool like it, None where nothing is padded."""
+        start, stop = self.window(block, canvas.shape[1])
+        positions = self._positions(canvas, real)
+        if self.kind is None:
+            return self._run(canvas, real, positions, None)
+        if self.block != block:  # a block's first forward is over everything, and fills the cache
+            self.cache = DynamicCache()
+            hidden = self._run(canvas, real, positions, self.cache)
+            self.block = block
+            start, stop = self.window(block, canvas.shape[1])
+            if self.kind == "dual":
+                self.cache.layers = [OverwritingLayer(layer, (start, stop)) for layer in self.cache.layers]
+            else:
+                self.cache.crop(start - canvas.shape[1])
+            return hidden
+        assert self.cache is not None
+        hidden = self._run(canvas[:, start:stop], real, positions[:, start:stop], self.cache)
+        if self.kind == "prefix":
+            self.cache.crop(start - stop)
+        return hidden
+
+    def visible(self, canvas: Tensor, real: Tensor | None, block: tuple[int, int], keep: bool = False) -> Tensor | None:
+        """Which keys each query of the next forward sees, bool [batch | 1, 1, query, key]; None: all that are real."""
+        return None if self.kind is not None else self.model.family.visible(self.model, canvas, real)
+
+    def _positions(self, canvas: Tensor, real: Tensor | None) -> Tensor:
+        """[batch | 1, position]: as the family counts them."""
+        counted = self.model.positions(real)
+        return torch.arange(canvas.shape[1], device=canvas.device).unsqueeze(0) if counted is None else counted
+
+    def _run(self, ids: Tensor, real: Tensor | None, positions: Tensor, cache: DynamicCache | None) -> Tensor:
+        """real: bool [batch, key], of all keys that the ids see."""
+        base: Any = self.model.module.base_model
+        visible = None if cache is not None else self.model.family.visible(self.model, ids, real)
+        mask = None if real is None else real.to(torch.int64)
+        output = base(
+            ids, attention_mask=padding_row(base.config, mask) if visible is None else visible,
+            position_ids=positions.expand(ids.shape[0], -1), past_key_values=cache, use_cache=cache is not None,
+            **self.model.direction(),
+        )  # fmt: skip
+        hidden: Tensor = output.last_hidden_state
+        return hidden
+
+
+class OverwritingLayer(DynamicLayer):
+    """Keys and values of the whole canvas, of which each forward replaces its own window."""
+
+    def __init__(self, filled: Any, window: tuple[int, int]) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.lazy_initialization(filled.keys, filled.values)
+        self.whole: tuple[Tensor, Tensor] = (filled.keys, filled.values)  # [batch, kv head, position, dim]
+        self.keys, self.values = self.whole
+        self.window = window
+
+    def update(self, key_states: Tensor, value_states: Tensor, *args: Any, **kwargs: Any) -> tuple[Tensor, Tensor]:
+        start, stop = self.window
+        self.whole[0][..., start:stop, :] = key_states
+        self.whole[1][..., start:stop, :] = value_states
+        return self.whole
+
+    def get_mask_sizes(self, query_length: int) -> tuple[int, int]:
+        return self.whole[0].shape[-2], 0
+
+
+class BlockForwards:
+    """Forwards of block-causal decoders: hidden states of a window, or of all up to its end under a block mask.
+
+    A block sees itself and the blocks before it, which do not change any more: with `cached` their keys and values are
+    kept, which is exact.
+    """
+
+    def __init__(self, model: Model, size: int, cached: bool, shift: bool) -> None:
+        self.model, self.size, self.cached, self.shift = model, size, cached, shift
+        self.cache: DynamicCache | None = DynamicCache() if cached else None
+        self.kept = 0  # columns in the cache
+        self.stored: Tensor | None = None  # [batch, window, width]: hidden states of the last forward that filled it
+
+    @property
+    def last(self) -> Tensor | None:
+        """[batch, 1, width]: hidden state of the last column in the cache."""
+        return None if self.stored is None else self.stored[:, -1:]
+
+    def cut(self, columns: int) -> None:
+        """Forget all but the first columns of the cache."""
+        if self.cache is not None and columns < self.kept:
+            self.cache.crop(columns - self.kept)
+        self.kept = columns
+
+    def window(self, span: tuple[int, int], columns: int) -> tuple[int, int]:
+        """Which columns of the canvas the next forward will take as queries."""
+        return (span[0] if self.cached else 0), span[1]
+
+    def visible(self, tokens: Tensor, real: Tensor | None, span: tuple[int, int], keep: bool) -> Tensor | None:
+        """Which keys up to the window's end each query in it sees, bool [batch | 1, 1, query, key]; None: all of them."""
+        return block_mask(self.size, *self.window(span, tokens.shape[1]), real, tokens.device)
+
+    def __call__(self, tokens: Tensor, real: Tensor | None, span: tuple[int, int], keep: bool = False) -> Tensor:
+        """tokens [batch, position] → hidden [batch, window, width]; keep: its keys and values stay in the cache.
+
+        For a shifted family the hidden state before the window is put in front: it predicts the window's first token.
+        """
+        start, stop = self.window(span, tokens.shape[1])
+        positions = counted(real) if real is not None else torch.arange(stop, device=tokens.device).unsqueeze(0)
+        base: Any = self.model.module.base_model
+        output = base(
+            tokens[:, start:stop], attention_mask=self.visible(tokens, real, span, keep),
+            position_ids=positions[:, start:stop].expand(len(tokens), -1), past_key_values=self.cache,
+            use_cache=self.cached, **self.model.direction(),
+        )  # fmt: skip
+        hidden: Tensor = output.last_hidden_state
+        if keep:
+            self.kept, self.stored = stop, hidden
+        elif self.cache is not None:
+            self.cache.crop(start - stop)
+            if self.shift and self.last is not None:
+                hidden = torch.cat([self.last, hidden], dim=1)
+        return hidden
+
+
+class TextForwards(BlockForwards):
+    """Nemotron: text that is finished is read causally (or each piece at once), a block at work sees all that is there."""
+
+    def __init__(self, model: Model, size: int, causal_context: bool, cached: bool = True) -> None:
+        super().__init__(model, size, cached, shift=False)
+        self.causal_context = causal_context
+
+    def visible(self, tokens: Tensor, real: Tensor | None, span: tuple[int, int], keep: bool) -> Tensor | None:
+        start, stop = self.window(span, tokens.shape[1])
+        if keep or self.cached:  # blocks of one position are causal attention
+            return block_mask(1 if keep and self.causal_context else stop, start, stop, real, tokens.device)
+        causal = torch.ones(stop, stop, dtype=torch.bool, device=tokens.device).tril()
+        causal[span[0] :] = True  # the block at work; without a cache the text before it is read again
+        return causal[None, None] if real is None else without_padding(causal[None, None], real[:, :stop], 0)
+
+
+class ReorderedForwards(BlockForwards):
+    """WeDLM: what each position sees follows from which tokens are known."""
+
+    def visible(self, tokens: Tensor, real: Tensor | None, span: tuple[int, int], keep: bool) -> Tensor | None:
+        there = None if real is None else real[:, : span[1]]
+        return reordered_mask(tokens[:, : span[1]].ne(self.model.require_mask()), there)

@@ -1,0 +1,13 @@
+"""Every sampler of the package: settings beside their commit rule; a new one is a file, and a line here."""
+
+from sinkscope.decoding.samplers import (  # noqa: F401 - each makes itself known as Decode.NAME
+    block_diffusion,
+    causal,
+    diffusion_gemma,
+    dllm,
+    dream,
+    llada,
+    nemotron,
+    parallel,
+    rnd1,
+)

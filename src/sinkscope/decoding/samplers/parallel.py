@@ -1,0 +1,135 @@
+"""Fast-dLLM and WeDLM: whatever is confident enough, until the block is full; or one token per step."""
+
+from __future__ import annotations
+
+from dataclasses import KW_ONLY
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
+
+import torch
+from pydantic import BeforeValidator
+from torch import Tensor
+
+from sinkscope.decoding.canvas import Picks
+from sinkscope.decoding.commit import CommitRule, most_confident, register
+from sinkscope.decoding.samplers.llada import LLaDA
+from sinkscope.decoding.settings import Cache, Choice, Decode, Layout, sampler
+from sinkscope.validation import Count, NonNegative, Share
+
+if TYPE_CHECKING:
+    from sinkscope.decoding.forwards import BlockForwards, Forwards
+    from sinkscope.models.model import Model
+
+
+def none_as_null(value: Any) -> Any:
+    return None if value == "none" else value
+
+
+@sampler("parallel")
+class Parallel(LLaDA):
+    """Fast-dLLM: commit what is confident enough, by `factor` instead of `threshold`, or a quota of `steps`.
+
+    As in the authors' code, `steps` may stand beside a threshold or a factor, which decide alone.
+    """
+
+    confidence_dtype: ClassVar[Literal["model", "float32", "float64"]] = "float64"
+
+    threshold: Share | None = 0.9
+    _: KW_ONLY
+    factor: NonNegative | None = None
+    steps: Count | None = None
+    temperature: NonNegative = 0.0
+    cache: Annotated[Cache, BeforeValidator(none_as_null)] = None
+
+    @property
+    def commit_rule(self) -> str:
+        own = "factor" if self.factor is not None else "quota" if self.threshold is None else "threshold"
+        return self.commit or own
+
+    def complete(self) -> None:
+        if self.factor is not None:
+            self.put(threshold=None)
+        if self.commit_rule == "quota":
+            self.put(steps=self.length if self.steps is None else self.steps)
+        elif self.commit_rule in ("threshold", "factor"):
+            self.put(steps=None)
+
+
+@sampler("wedlm")
+class WeDLM(Decode):
+    """WeDLM: known tokens are read first, causally, and masks after them; all that are sure enough, else the best.
+
+    threshold: 0 or None commits one token per step. The likeliest token is taken; temperature only changes how sure it is.
+    """
+
+    own_rule: ClassVar[str] = "best"
+    layout: ClassVar[Layout] = "aligned"
+    choice: ClassVar[Choice] = "likeliest"
+    block_causal: ClassVar[bool] = True
+    unused: ClassVar[tuple[str, ...]] = ("steps",)
+
+    block: Count | None = 16
+    threshold: Share | None = None
+    _: KW_ONLY
+    temperature: NonNegative = 0.0
+
+    @property
+    def commit_rule(self) -> str:
+        return self.commit or ("threshold" if self.threshold else "best")
+
+    def complete(self) -> None:
+        self.put(threshold=self.threshold or None)
+
+    def forwards(self, model: Model) -> Forwards | BlockForwards:
+        from sinkscope.decoding.forwards import ReorderedForwards
+
+        assert self.block is not None
+        return ReorderedForwards(model, self.block, False, model.shift)
+
+
+@register("threshold", needs=["threshold"])
+class AboveThreshold(CommitRule):
+    """Everything at or above the threshold, and at least the best."""
+
+    def pick(self, candidates: Tensor, confidence: Tensor) -> Picks:
+        return Picks(above_threshold(confidence, self.settings.threshold))
+
+
+@register("best")
+class Best(CommitRule):
+    """The most confident of each row."""
+
+    def pick(self, candidates: Tensor, confidence: Tensor) -> Picks:
+        return Picks(most_confident(confidence, [1] * len(confidence), self.run.padding))
+
+
+@register("factor", needs=["factor"])
+class Factor(CommitRule):
+    """As many as hold a bound that falls with their number."""
+
+    def pick(self, candidates: Tensor, confidence: Tensor) -> Picks:
+        counts = factor_counts(confidence, self.settings.factor)
+        return Picks(most_confident(confidence, counts, self.run.padding))
+
+
+def above_threshold(confidence: Tensor, threshold: float) -> Tensor:
+    """Everything at or above the threshold, and in every open row at least the best."""
+    chosen = confidence >= threshold
+    best = confidence.argmax(-1)
+    rows = (confidence.max(-1).values > -torch.inf).nonzero().squeeze(-1)
+    chosen[rows, best[rows]] = True
+    return chosen
+
+
+def factor_counts(confidence: Tensor, factor: float) -> list[int]:
+    """Fast-dLLM's factor rule: rank r is accepted while its confidence is at least 1 − factor / (r + 1); rank 1 always.
+
+    As in the authors' code, if the first rank that fails is the last candidate, it is taken too.
+    """
+    counts: list[int] = []
+    for row in confidence:
+        ordered = row[row > -torch.inf].sort(descending=True).values.tolist()
+        accepted = min(1, len(ordered))
+        while accepted < len(ordered) and ordered[accepted] >= 1 - factor / (accepted + 2):
+            accepted += 1
+        counts.append(len(ordered) if accepted == len(ordered) - 1 else accepted)
+    return counts

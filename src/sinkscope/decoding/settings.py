@@ -1,0 +1,426 @@
+"""`Decode`: what all samplers share. Each sampler is a class of its own, beside its commit rule, in decoding/samplers."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import KW_ONLY, asdict, fields, replace
+from math import ceil
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, dataclass_transform, get_args, get_type_hints
+
+from pydantic import BeforeValidator, Field
+
+from sinkscope.aliases import rename_settings
+from sinkscope.decoding.commit import COMMIT_RULES
+from sinkscope.errors import DecodeError
+from sinkscope.registry import Registry
+from sinkscope.validation import Count, FromZero, NonNegative, Seed, Share, settings, validate
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from sinkscope.decoding.canvas import DecodeRun
+    from sinkscope.decoding.forwards import BlockForwards, Forwards
+    from sinkscope.decoding.samplers.block_diffusion import SDAR, FastDLLM2, LLaDA2, LLaDA21
+    from sinkscope.decoding.samplers.causal import Autoregressive
+    from sinkscope.decoding.samplers.diffusion_gemma import DiffusionGemma
+    from sinkscope.decoding.samplers.dllm import BD3LM, MDLM
+    from sinkscope.decoding.samplers.dream import Dream
+    from sinkscope.decoding.samplers.llada import LLaDA, MMaDA
+    from sinkscope.decoding.samplers.nemotron import Nemotron
+    from sinkscope.decoding.samplers.parallel import Parallel, WeDLM
+    from sinkscope.decoding.samplers.rnd1 import RND1
+    from sinkscope.models.model import Model
+
+
+def as_tuple(value: Any) -> Any:
+    return () if value is None else value
+
+
+TokenId = Annotated[int, Field(strict=True, ge=0, lt=1 << 31)]
+TokenIds = Annotated[tuple[TokenId, ...], BeforeValidator(as_tuple)]
+Position = Annotated[int, Field(strict=True, gt=-(1 << 24), lt=1 << 24)]
+TopK = Annotated[Count | None, BeforeValidator(lambda value: None if value == 0 else value)]
+Positions = Annotated[tuple[Position, ...], BeforeValidator(as_tuple)]
+
+Confidence = Literal["probability", "margin", "entropy", "random"]
+Noise = Literal["reference", "per_row"]
+Choice = Literal["gumbel", "draw", "block_draw", "likeliest", "entropy"]
+Mode = Literal["diffusion", "autoregressive", "self_speculation"]  # of a checkpoint that decodes in several ways
+CanvasCache = Literal["prefix", "dual"]  # kinds of decoding/forwards.py, for models that see the whole canvas
+By = Literal["received", "sinks", "no_sinks", "recent", "random"]
+Per = Literal["head", "layer"]
+CACHES: tuple[str, ...] = get_args(CanvasCache)
+
+# answer: blocks from the end of a left-padded prompt. rows: from the end of each row's own prompt, padded on either side.
+# grid: from column 0, the first block holding the end of the prompt. left: prompts padded at the left to whole blocks.
+# aligned: as answer, with padding on either side and blocks that need not divide the length. ahead: as aligned, with room
+# for a draft beyond the length. total: one stretch of masks, which may have more text behind it.
+Layout = Literal["answer", "rows", "grid", "left", "aligned", "ahead", "total"]
+
+# eot: a row is done when a block ends in end-of-turn. eos: when a finished block leaves end-of-text in the answer.
+# early_eos: also within a block, as soon as nothing before the first end-of-text is masked. ids: after a block with one
+# of stop_ids. row_eos: when all rows have end-of-text. batch_eos: so too, and a block ends for all rows as soon as one of
+# them has end-of-text with nothing masked before it.
+Stop = Literal["never", "eot", "eos", "early_eos", "ids", "row_eos", "batch_eos"]
+
+
+@settings(DecodeError)
+class SparseCache:
+    """Between refreshes only the block is computed, against its own keys and a kept share of all others.
+
+    by: "received" keeps the keys that received most attention at the last refresh. "sinks" keeps what `rule` calls so, the
+    strongest first, then the nearest. "no_sinks" leaves the strongest out first (the control). "recent" keeps the nearest,
+    "random" random ones. recent: so many nearest keys are kept whatever `by` says. blocks: so many blocks share one look at
+    the whole canvas. refresh: also after so many forwards. drift: also as soon as the block's most attended key's value
+    has turned by more than this (1 − cosine, mean over layers; a batch is refreshed as a whole, by its mean).
+    keep = 1 is the dual cache; with refresh = 1 it is decoding without a cache.
+    """
+
+    keep: Share = 0.25  # share of the keys outside the block
+    by: By = "received"
+    recent: FromZero = 0
+    refresh: Count | None = None
+    per: Per = "head"
+    drift: Annotated[float, Field(strict=True, ge=0, le=2, allow_inf_nan=False)] | None = None
+    rule: Mapping[str, Any] | None = None  # a sink rule as in study files; None: the paper's epsilon of 3, in column sums
+    seed: Seed = 0  # of random keys
+    blocks: Count | Literal["all"] = 1
+
+    def __post_init__(self) -> None:
+        without_effect = {
+            "rule": self.rule is not None and self.by not in ("sinks", "no_sinks"),
+            "blocks": self.blocks != 1 and self.refresh == 1,
+            "seed": bool(self.seed) and self.by != "random",
+        }
+        for name in (name for name, wrong in without_effect.items() if wrong):
+            raise DecodeError(f"{name} has no effect in a sparse cache by {self.by}, refresh={self.refresh}; leave it out.")
+
+    @property
+    def ranks(self) -> bool:
+        """Whether what keys received is needed at a refresh: not where all are kept, or none is ever read."""
+        chooses = self.by in ("received", "sinks", "no_sinks") and self.keep < 1 and self.refresh != 1
+        return chooses or self.drift is not None
+
+    def to_dict(self) -> dict[str, Any]:
+        return asdict(self)
+
+
+Cache = Literal["prefix", "dual", "exact"] | SparseCache | None
+
+
+@settings(DecodeError)
+class Decode:
+    """How a canvas becomes text; `Decode.llada(…)` and its siblings are the samplers, each a class of this kind."""
+
+    sampler: ClassVar[str] = ""
+    own_rule: ClassVar[str] = ""  # commit rule, if `commit` names no other; "": it has none
+    layout: ClassVar[Layout] = "answer"  # where blocks are counted from, and how a batch is padded
+    choice: ClassVar[Choice] = "gumbel"  # how a token is chosen
+    confidence_dtype: ClassVar[Literal["model", "float32", "float64"]] = "model"
+    caches: ClassVar[tuple[str | None, ...]] = (None,)
+    block_causal: ClassVar[bool] = False  # a position sees its own block and those before it
+    left_to_right: ClassVar[bool] = False
+    draws_by_block: ClassVar[bool] = False  # random numbers are for a block, not for the whole canvas
+    reads_context: ClassVar[bool] = False  # a forward reads the text before a block, without a cache too
+    stores_last_block: ClassVar[bool] = False  # a forward fills the cache after the last block too
+    needs_own_model: ClassVar[bool] = False  # only families that name the sampler can be decoded so
+    cuts_at_end: ClassVar[bool] = False  # the answer ends after the first end-of-text, as in the authors' code
+    unused: ClassVar[tuple[str, ...]] = ()  # settings of others that one call for all samplers may give
+
+    length: Count  # tokens to generate
+    _: KW_ONLY
+    block: Count | None = None  # None: the whole canvas is one block
+    steps: Count | None = None  # forwards over the answer (grid layout: per block); None: as the commit rule needs
+    temperature: NonNegative = 0.0
+    seed: Seed = 0
+    noise: Noise = "reference"
+    stop: Stop = "never"
+    delete: Positions = ()  # positions of the prompt that are taken out before it is read
+    commit: str | None = None  # a registered rule in place of the sampler's own
+    threshold: Share | None = None
+    factor: NonNegative | None = None
+    cache: Cache = None
+    eos_id: TokenId | None = None  # None: the model's
+    eot_id: TokenId | None = None
+
+    if TYPE_CHECKING:
+        llada: ClassVar[type[LLaDA]]
+        mmada: ClassVar[type[MMaDA]]
+        dream: ClassVar[type[Dream]]
+        parallel: ClassVar[type[Parallel]]
+        autoregressive: ClassVar[type[Autoregressive]]
+        llada2: ClassVar[type[LLaDA2]]
+        llada21: ClassVar[type[LLaDA21]]
+        sdar: ClassVar[type[SDAR]]
+        mdlm: ClassVar[type[MDLM]]
+        bd3lm: ClassVar[type[BD3LM]]
+        fast_dllm2: ClassVar[type[FastDLLM2]]
+        nemotron: ClassVar[type[Nemotron]]
+        wedlm: ClassVar[type[WeDLM]]
+        rnd1: ClassVar[type[RND1]]
+        diffusion_gemma: ClassVar[type[DiffusionGemma]]
+
+    def __post_init__(self) -> None:
+        self.complete()
+        self.check()
+
+    def complete(self) -> None:
+        """Settings that follow from others, before they are checked; `put` sets them."""
+
+    def put(self, **values: Any) -> None:
+        for name, value in values.items():
+            object.__setattr__(self, name, value)
+
+    # ---- what a sampler may add as settings
+
+    @property
+    def guidance(self) -> float:
+        return 0.0
+
+    @property
+    def guidance_keep(self) -> tuple[int, ...]:
+        """Tokens that the unconditional copy still sees."""
+        return ()
+
+    @property
+    def confidence(self) -> Confidence:
+        return "probability"
+
+    @property
+    def shift(self) -> bool | None:
+        """Whether row i predicts token i + 1; None: as the model was trained."""
+        return None
+
+    @property
+    def forbid_eos(self) -> bool:
+        """End-of-text is never chosen."""
+        return False
+
+    @property
+    def late_eos(self) -> bool:
+        """End-of-text and end-of-turn are committed last."""
+        return False
+
+    @property
+    def top_p(self) -> float | None:
+        return None
+
+    @property
+    def top_k(self) -> int | None:
+        return None
+
+    @property
+    def suppress(self) -> tuple[int, ...]:
+        """Never chosen."""
+        return ()
+
+    @property
+    def begin_suppress(self) -> tuple[int, ...]:
+        """Taken out after the choice, so that only confidences change."""
+        return ()
+
+    @property
+    def stop_ids(self) -> tuple[int, ...]:
+        return ()
+
+    @property
+    def mode(self) -> Mode:
+        """Of a checkpoint that decodes in several ways."""
+        return "autoregressive" if self.left_to_right else "diffusion"
+
+    # ---- what follows from the settings
+
+    @property
+    def commit_rule(self) -> str:
+        return self.commit or self.own_rule
+
+    @property
+    def is_stochastic(self) -> bool:
+        """Whether answers depend on the seed."""
+        return self.temperature > 0 or self.confidence == "random" or self.commit_rule == "origin"
+
+    @property
+    def blocks(self) -> int:
+        return 1 if self.block is None else ceil(self.length / self.block)
+
+    @property
+    def answer_length(self) -> int:
+        """Columns behind the prompt."""
+        return self.length
+
+    @property
+    def pads_left(self) -> bool:
+        """Whether shorter prompts of a batch must be padded at their left."""
+        return self.layout == "answer"
+
+    @property
+    def room(self) -> int:
+        """Columns behind the answer that a decoder may write to."""
+        return 0
+
+    @property
+    def most_steps(self) -> int:
+        """The most denoising steps that these settings can take, whatever the prompt."""
+        if self.layout == "grid":  # the first block holds the end of the prompt, and there may be one more for it
+            return (self.blocks + 1) * (self.steps or self.block or self.length)
+        return self.length if self.steps is None else self.steps
+
+    def forwards(self, model: Model) -> Forwards | BlockForwards:
+        """How the canvas is run through the model: whole, in parts, or block by block."""
+        from sinkscope.decoding.forwards import BlockForwards, Forwards
+        from sinkscope.decoding.sparse_cache import SparseForwards
+
+        shift = model.shift if self.shift is None else self.shift
+        if self.block_causal:
+            assert self.block is not None
+            return BlockForwards(model, self.block, self.cache == "exact", shift)
+        if isinstance(self.cache, SparseCache):
+            return SparseForwards(model, self.cache, shift)
+        return Forwards(model, self.cache, shift)
+
+    def generate(
+        self, model: Model, prompt: Tensor, attention_mask: Tensor | None, run: DecodeRun
+    ) -> tuple[Tensor, list[Tensor]]:
+        """prompt [batch, position] → the last canvas [batch, position], and each row's answer."""
+        from sinkscope.decoding.loop import denoise
+
+        return denoise(model, prompt, self, attention_mask, run)
+
+    def fit(self, length: int, words: Mapping[str, Any]) -> dict[str, Any]:
+        """Length, block and steps: those that `words` do not give make room for the length."""
+        block, steps = words.get("block", self.block), words.get("steps")
+        if self.layout == "answer":
+            if "block" not in words and block is not None:  # where blocks divide the length
+                block = max(size for size in range(1, min(block, length) + 1) if length % size == 0)
+        else:
+            block = self.block if block is None else block
+        if self.layout == "rows" and words.get("block") is None and block is not None:
+            block = min(block, length)
+        if self.steps is not None and self.layout == "grid":
+            most = block or length  # steps are counted per block there, and more than its tokens have nothing to do
+            return {"length": length, "block": block, "steps": most if steps is None else min(steps, most)}
+        without = "steps" not in words if self.layout == "answer" else steps is None
+        if self.steps is not None and without:
+            steps = length
+        return {"length": length, "block": block, "steps": steps}
+
+    # ---- settings that cannot work are refused when they are made
+
+    def check(self) -> None:
+        """Sizes, then whether the commit rule has what it reads, then whether the cache goes with the rest."""
+        if self.layout == "answer":
+            self.check_sizes()
+        if self.own_rule:
+            self.check_rule()
+        elif self.commit is not None or self.factor is not None:
+            raise DecodeError(f"{self.sampler} decoding has no commit rule to choose; leave commit and factor out.")
+        cache = "sparse" if isinstance(self.cache, SparseCache) else self.cache
+        if cache not in self.caches:
+            known = ", ".join(map(str, self.caches))
+            raise DecodeError(f"Expected a cache that goes with {self.sampler} decoding ({known}), got {cache}.")
+        if self.guidance > 0 and cache is not None and cache != "exact":
+            raise DecodeError("Guidance and a cache were both asked for, and no published decoder has both; drop one.")
+
+    def check_sizes(self) -> None:
+        length, block, steps = self.length, self.block, self.steps
+        if block is not None and length % block:
+            near = next(size for away in range(block) for size in (block - away, block + away) if length % size == 0)
+            raise DecodeError(
+                f"Expected a length that blocks divide, got length {length} and block {block}; try length "
+                f"{length // block * block or block} or block {near}."
+            )
+        if steps is not None and steps % self.blocks:
+            raise DecodeError(
+                f"Expected steps that the {self.blocks} blocks share evenly, got {steps}; "
+                f"try {max(steps // self.blocks, 1) * self.blocks}."
+            )
+        if steps is not None and steps > length and self.commit_rule == "quota":
+            raise DecodeError(
+                f"Expected at most as many steps as tokens, got {steps} steps for length {length}: "
+                "some steps would commit nothing; use fewer steps."
+            )
+
+    def check_rule(self) -> None:
+        rule = COMMIT_RULES[self.commit_rule]
+        for name in ("threshold", "factor"):
+            if getattr(self, name) is not None and name not in (*rule.needs, *rule.reads):
+                raise DecodeError(
+                    f"{name} has no effect with commit={self.commit_rule!r}, which does not read it; leave it out, or choose "
+                    "a rule that does."
+                )
+        for name in rule.needs:
+            if getattr(self, name, None) is None:
+                raise DecodeError(f"Expected {name}=… with commit={self.commit_rule!r}, which reads it, got none; give one.")
+
+    # ---- as plain data
+
+    def to_dict(self) -> dict[str, Any]:
+        values = {name: list(value) if isinstance(value, tuple) else value for name, value in asdict(self).items()}
+        return {"family": self.sampler, **values}
+
+    @classmethod
+    def from_dict(cls, values: Any) -> Decode:
+        if not isinstance(values, Mapping) or not {"family", "length"} <= set(values):
+            raise DecodeError(f"Expected decode settings with at least family and length, got {values!r:.60}.")
+        kind = SAMPLERS[values["family"]]
+        return kind(**kind.own_settings(values))
+
+    @classmethod
+    def own_settings(cls, values: Mapping[str, Any]) -> dict[str, Any]:
+        """The values of this sampler's settings; one of another sampler is refused, unless it is left open."""
+        known = {one.name for one in fields(cls)}
+        rest = {str(name): value for name, value in values.items() if name != "family"}
+        if unknown := sorted(name for name, value in rest.items() if name not in known and value is not None):
+            raise DecodeError(f"{', '.join(unknown)} has no effect in {cls.sampler} decoding; leave it out.")
+        if isinstance(rest.get("cache"), Mapping):
+            rest["cache"] = SparseCache(**rest["cache"])
+        return {name: value for name, value in rest.items() if name in known}
+
+    def changed(self, words: Mapping[str, Any]) -> Decode:
+        """These settings changed; `family` names another sampler, of which nothing is kept."""
+        if words.get("family", self.sampler) != self.sampler:
+            return self.from_dict(words)
+        return replace(self, **self.own_settings(words))
+
+
+SAMPLERS: Registry[type[Decode]] = Registry("sampler", DecodeError)
+
+
+@dataclass_transform(frozen_default=True)
+def sampler(name: str) -> Any:
+    """Class decorator: checked settings that are known as `Decode.name`, and take other libraries' names of settings."""
+
+    def decorate(kind: type[Decode]) -> type[Decode]:
+        kind.sampler = name
+        checked = settings(DecodeError)(kind)
+        construct: Any = checked.__init__
+
+        def init(self: Any, *values: Any, **words: Any) -> None:
+            construct(self, *values, **rename_settings(words, DecodeError))
+
+        checked.__init__ = init  # type: ignore[method-assign]
+        setattr(Decode, name, checked)
+        return SAMPLERS.add(name, checked)
+
+    return decorate
+
+
+def setting_names(lists: bool = True) -> set[str]:
+    """The settings of all samplers; lists: also those that hold several values."""
+    settings = [one for kind in SAMPLERS.values() for one in fields(kind)]
+    return {one.name for one in settings if lists or not isinstance(one.default, tuple)}
+
+
+def check_setting(name: str, value: Any) -> None:
+    """Refuse a value that no sampler takes for this setting."""
+    wrong: DecodeError | None = None
+    for kind in SAMPLERS.values():
+        if name not in {one.name for one in fields(kind)}:
+            continue
+        try:
+            validate(get_type_hints(kind, include_extras=True)[name], value, name, DecodeError)
+            return
+        except DecodeError as error:
+            wrong = error
+    if wrong is not None:
+        raise wrong
