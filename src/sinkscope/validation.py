@@ -82,9 +82,10 @@ def settings(error: type[SinkscopeError]) -> Callable[[type[T]], type[T]]:
 def validate(
     kind: Any, values: Any, where: str, error: type[SinkscopeError], lines: Mapping[Location, int] | None = None
 ) -> Any:
-    """Plain values as `kind`, a checked dataclass or any annotated type; `lines` are those of a file's values."""
+    """Plain values as `kind`: a checked dataclass, an annotated type or its adapter; `lines` are those of a file's values."""
+    adapter = kind if isinstance(kind, TypeAdapter) else TypeAdapter(kind)
     try:
-        return TypeAdapter(kind).validate_python(values)
+        return adapter.validate_python(values)
     except ValidationError as wrong:
         raise error(sentence(wrong, where, lines)) from None
 

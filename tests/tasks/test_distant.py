@@ -57,5 +57,5 @@ def test_the_number_of_other_lines_is_an_option(kind):
         problem = next(problems(kind, 1, "train", lines=lines))
         assert problem.prompt.count("\n") == lines + kept
     for lines in (-1, 1.5, 10**9):
-        with pytest.raises(TaskError, match="lines, the number of others"):
+        with pytest.raises(TaskError, match="the number of other lines"):
             problems(kind, 1, lines=lines)

@@ -6,18 +6,21 @@ It is made for inference: `tiled` and `triton` compute no gradients; `reference`
 import importlib.util
 import os
 from contextlib import nullcontext
+from typing import Annotated
 
 import torch
+from pydantic import Field, TypeAdapter
 from torch import Tensor
 
 from sinkscope.attention.reference import Inputs, Result, reference
 from sinkscope.attention.tiled import tiled
 from sinkscope.errors import AttentionError
-from sinkscope.fields import LARGEST_FLOAT, maybe, need, number, whole
+from sinkscope.validation import Number, validate
 
 BACKENDS = ("reference", "tiled", "triton")
-SCALE = maybe(number(-LARGEST_FLOAT, LARGEST_FLOAT))
-COUNT, PLACE = (maybe(whole(least, 1 << 31)) for least in (1, -(1 << 31)))  # groups and blocks; positions
+SCALE = TypeAdapter(Number | None)
+COUNT = TypeAdapter(Annotated[int | None, Field(strict=True, ge=1, le=1 << 31)])  # of groups and blocks
+PLACE = TypeAdapter(Annotated[int | None, Field(strict=True, ge=-(1 << 31), le=1 << 31)])  # positions
 DTYPES = (torch.float32, torch.bfloat16, torch.float16, torch.float64)
 
 
@@ -127,10 +130,10 @@ def check(
     for name, one in tensors.items():
         if not isinstance(one, Tensor) and (one is not None or name in ("q", "k", "v")):
             raise AttentionError(f"{name} must be a tensor, but is {type(one).__name__}: convert it with torch.")
-    need("scale", scale, SCALE, AttentionError)
-    need("block", block, COUNT, AttentionError)
-    need("group_count", group_count, COUNT, AttentionError)
-    need("first", first, PLACE, AttentionError)
+    validate(SCALE, scale, "scale", AttentionError)
+    validate(COUNT, block, "block", AttentionError)
+    validate(COUNT, group_count, "group_count", AttentionError)
+    validate(PLACE, first, "first", AttentionError)
     if causal and block is not None:
         raise AttentionError(f"causal and block = {block} cannot go together: causal is block = 1.")
     _check_states(q, k, v)

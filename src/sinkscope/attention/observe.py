@@ -5,20 +5,22 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Annotated, Any
 
 import torch
+from pydantic import Field
 from torch import Tensor
 
 from sinkscope.attention.call import Call, CallResult, Tap
 from sinkscope.attention.patch import Shape, module_of, patched
 from sinkscope.errors import CaptureError
-from sinkscope.fields import NUMBERS, frozen, need
+from sinkscope.validation import FromZero, validate
 
 Keep = Callable[[int, Tensor], Tensor]
 Use = Callable[[Tensor], object]
 ALIGNED = 8  # bytes: every dtype may begin there
 MOST = 1 << 28  # bytes that wait on the devices at a time
+LAYERS = Annotated[tuple[FromZero, ...], Field(min_length=1)]
 
 
 class HostCopy:
@@ -122,9 +124,8 @@ def observe(module: Any, layers: Collection[int] | None = None, keep: Keep | Non
     (layer, received) → what to keep of it, on the device that made it. Inside sk.decode the groups are (masked, committed,
     prompt); elsewhere there is one group of all queries. Only calls of the thread that entered the `with` are seen.
     """
-    chosen, root = frozen(layers), module_of(module)
-    if chosen is not None:
-        need("layers", chosen, NUMBERS, CaptureError)
+    root = module_of(module)
+    chosen = None if layers is None else validate(LAYERS, layers, "layers", CaptureError)
     Shape.of(root).check(chosen, None, CaptureError)
     seen = Observation(None if chosen is None else frozenset(chosen), keep)
     with patched(root, seen, chosen) as listener:

@@ -102,7 +102,7 @@ def _read_vector(value: Any) -> Any:
         return str(value)
     try:
         made = torch.as_tensor(value, dtype=torch.float32)
-    except (TypeError, ValueError, RuntimeError):
+    except (TypeError, ValueError, RuntimeError, OverflowError):
         made = torch.zeros(0)
     if made.dim() not in (1, 2) or not made.numel() or not bool(torch.isfinite(made).all()):
         raise ValueError(

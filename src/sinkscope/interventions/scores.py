@@ -222,7 +222,8 @@ class Attenuate(SelectorIntervention):
     def from_entry(cls, words: Mapping[str, Any]) -> Self:
         """In a study file `matched` names selectors with the same words as `of`."""
         names, rest = words.get("matched") or (), {name: value for name, value in words.items() if name != "matched"}
-        if not all(name in cls.choices for name in names) or len(names) == 1:
+        listed = isinstance(names, list | tuple) and all(name in cls.choices for name in names)
+        if not listed or len(names) == 1:
             raise FieldError(f"must be a list of two or more of {', '.join(cls.choices)}", "matched")
         if "positions" in words and not {words.get("of"), *names} & {"positions", "instead"}:
             raise FieldError("must be given with of: positions or of: instead, and only with them", "positions")

@@ -23,7 +23,7 @@ FIELDS = {"name": NAMES, "colour": COLOURS, "thing": THINGS, "number": tuple(map
 def draw_recall(source: Source, difficulty: int, length: int | None = None) -> Problem:
     """As many facts as `length` says, or 2, 3 or 4 by difficulty."""
     count = FACTS[difficulty] if length is None else length
-    validate(Annotated[int, Field(strict=True, ge=1, le=LONGEST)], count, "length, the number of facts,", TaskError)
+    validate(Annotated[int, Field(strict=True, ge=1, le=LONGEST)], count, "the number of facts length", TaskError)
     if count <= len(FIELDS):
         facts = [(field, source.choice(FIELDS[field])) for field in source.sample(tuple(FIELDS), count)]
         asked, found = source.choice(facts)
@@ -84,7 +84,7 @@ def draw_errands(source: Source, difficulty: int, lines: int | None = None) -> P
 def _among(source: Source, kept: Sequence[str], difficulty: int, lines: int | None, fillers: Sequence[Filler]) -> str:
     """The kept lines, in their order, at random places among others."""
     limit = Annotated[int | None, Field(strict=True, ge=0, le=MOST_LINES)]
-    validate(limit, lines, "lines, the number of others,", TaskError)
+    validate(limit, lines, "the number of other lines", TaskError)
     count = len(kept) + (LINES[difficulty] if lines is None else lines)
     places, rest = set(source.sample(range(count), len(kept))), iter(kept)
     return "\n".join(next(rest) if place in places else source.choice(fillers)(source) for place in range(count))

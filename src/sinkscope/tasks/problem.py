@@ -111,7 +111,7 @@ def problems(
     kind has fresh ones. Further options go to the kind, such as `length` of recall.
     """
     task = TASKS[kind]
-    validate(FromZero | None, n, "n, the number of problems,", TaskError)
+    validate(FromZero | None, n, "the number of problems n", TaskError)
     validate(Literal["train", "validation", "test"], split, "split", TaskError)
     validate(Literal[1, 2, 3] | None, difficulty, "difficulty", TaskError)
     unknown = sorted(set(options) - task.options)

@@ -14,10 +14,11 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import count, islice
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple, get_args
+from typing import TYPE_CHECKING, Annotated, Any, Literal, NamedTuple
 
 import polars as pl
 import torch
+from pydantic import Field
 from safetensors import safe_open
 from safetensors.torch import load_file, save_file
 from torch import Tensor
@@ -25,7 +26,6 @@ from torch import Tensor
 from sinkscope.attention.observe import observe
 from sinkscope.decoding import decode, resolve_settings
 from sinkscope.errors import ReadingError, TraceError
-from sinkscope.fields import among, need, whole
 from sinkscope.files import replace_file, write_file
 from sinkscope.interventions.activations import At, positions
 from sinkscope.interventions.base import Steps, StepsField, within
@@ -33,7 +33,7 @@ from sinkscope.interventions.hooks import HookContext, find_places, hook
 from sinkscope.models.model import Model, Prompt, is_ids, is_messages
 from sinkscope.sinks import Rule
 from sinkscope.tracing.trace import Trace, resolve_indices
-from sinkscope.validation import validate
+from sinkscope.validation import LARGEST, validate
 
 if TYPE_CHECKING:
     from sinkscope.decoding.settings import Decode
@@ -134,7 +134,6 @@ def top_tokens(model: Model, state: Tensor) -> Iterator[tuple[slice, Tensor, Ten
 
 # ---- vectors for sparse autoencoders and probes
 
-AT = get_args(At)[:-1]  # sinks are known of the last step only
 BESIDE = ("prompt", "step", "position", "state", "token")  # int32 [vector] each; state: 0 masked, 1 committed, 2 prompt
 MANIFEST = "activations.json"
 
@@ -184,10 +183,10 @@ def activations(
     numbers = range(int(model.config.num_hidden_layers)) if layers is None else sorted(layers)
     places = [f"layers.{number}.{where}" for number in numbers]
     find_places(model.module, places)
-    need("at", at, among(AT), ReadingError)
+    validate(Literal["all", "masked", "committed", "prompt"], at, "at", ReadingError)
     validate(StepsField | None, steps, "steps", ReadingError)
     for name, value in (("batch", batch), ("shard", shard)):
-        need(name, value, whole(1), ReadingError)
+        validate(Annotated[int, Field(strict=True, ge=1, le=LARGEST)], value, name, ReadingError)
     folder = Path(out)
     asked = {
         "schema": 1, "model": model.identity(), "places": places, "steps": steps and list(steps), "at": at, "batch": batch,
