@@ -133,9 +133,7 @@ def cost(run: Path, batch: int, repeats: int) -> dict[str, dict[str, dict[str, f
         prompts = [one.prompt for one in problems(task.name, n=batch, split=study.split, seed=study.seed)]
         ids, mask = pad([model.encode(prompt) for prompt in prompts], model)
         settings = next(iter(facts[model.name]["settings"].values()))
-        ways = {
-            condition.label: Decode.from_dict({**settings, **condition.decode}) for condition in study.conditions
-        }
+        ways = {condition.label: Decode.from_dict({**settings, **condition.decode}) for condition in study.conditions}
         seconds: dict[str, list[float]] = {label: [] for label in ways}
         counts: dict[str, dict[str, float]] = {}
         for turn in range(repeats + 1):

@@ -29,7 +29,9 @@ def find_cell(cells: list[Cell], **wanted: Any) -> Cell | None:
     """The cell whose condition has these settings, and no further ones among those that tell conditions apart."""
     telling = ("of", "matched", "kinds", "by", "persist", "scope", "above", "below", "match", "among")
     for cell in cells:
-        condition: Mapping[str, Any] = {key: value for key, value in cell.condition.items() if value not in (None, False, "all")}
+        condition: Mapping[str, Any] = {
+            key: value for key, value in cell.condition.items() if value not in (None, False, "all")
+        }
         if all(condition.get(key) == value for key, value in wanted.items()) and not any(
             key in condition and key not in wanted for key in telling
         ):
@@ -86,7 +88,9 @@ def points(cell: Cell) -> str:
 
 def findings() -> str:
     """The three findings of the study `paper`, as terminal and page say them."""
-    return "\n".join(f"{number}. {one.sentence}" for number, one in enumerate(list_findings(need_results(RESULTS / "paper")), 1))
+    return "\n".join(
+        f"{number}. {one.sentence}" for number, one in enumerate(list_findings(need_results(RESULTS / "paper")), 1)
+    )
 
 
 BLOCKS: dict[str, Callable[[], str]] = {"matched": matched_table, "findings": findings}

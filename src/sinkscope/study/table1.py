@@ -53,7 +53,10 @@ def table1_study(
     is used, humaneval where none is. traced: problems per task that are traced, and along whose unmasked path the logits of
     every condition are compared. choices: those of `benchmark_words`.
     """
-    known = {one if isinstance(one, str) else one.name: load_config_only(one) if isinstance(one, str) else one for one in models}
+    known = {
+        one if isinstance(one, str) else one.name: load_config_only(one) if isinstance(one, str) else one
+        for one in models
+    }
     names = tasks or default_tasks(list(known.values()), choices.get("protocol"), choices.get("chat"))
     own = benchmark_words(names, **choices)
     seed = own["decode"].get("seed", 0) + 1

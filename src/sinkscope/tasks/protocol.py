@@ -188,5 +188,3 @@ def settings_for(
 
 def unknown_settings(words: Mapping[str, Any]) -> str:
     return ", ".join(sorted(set(words) - setting_names()))
-
-

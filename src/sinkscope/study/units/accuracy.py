@@ -12,7 +12,7 @@ import polars as pl
 import torch
 from torch import Tensor
 
-from sinkscope.decoding.decode import decode
+from sinkscope.decoding import decode
 from sinkscope.decoding.canvas import Step
 from sinkscope.decoding.cost import Workload, forwards_of
 from sinkscope.decoding.stop_strings import generate_until

@@ -60,4 +60,6 @@ def model_info(study: Study, model: Model, asked: str, identity: dict[str, Any])
         if made not in settings.values():  # decoding from left to right has no blocks: a sweep of them is one point
             settings[label] = made
     traced_only = asked in study.trace.models
-    return ModelInfo(asked, identity["name"], model.causal, model.family.name, identity, settings, likelihood, traced_only)
+    return ModelInfo(
+        asked, identity["name"], model.causal, model.family.name, identity, settings, likelihood, traced_only
+    )
