@@ -101,8 +101,7 @@ def print_run(done: Run, report: bool, as_json: bool, full: bool = False, more: 
     if as_json:
         print_json({**done.results, **more, "folder": str(done.folder), "report": page})
     else:
-        print_text(done.summary(full=full))
-        print_text(f"Results: {done.folder / 'results.json'}\nReport:  {page or '(none)'}")
+        print_text(done.summary(full=full).rstrip())
 
 
 @command()

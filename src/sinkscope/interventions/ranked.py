@@ -253,7 +253,9 @@ class MaskRandom(Ranked):
     def short_name(cls, words: Mapping[str, Any], causal: bool) -> str | None:
         """random for content key, ≤ its mass; by which ranking the avoided keys are found is not said, their rows are."""
         one_for_all = {"persist", "aligned", "among"} <= set(words) and words.get("k") == 1
-        if one_for_all and set(words) <= {"persist", "aligned", "among", "avoid", "k", "above", "kinds"}:
+        as_usual = {"match": "count", "rank": "clean", "rows": "all"}
+        telling = {name for name, value in words.items() if as_usual.get(name) != value}
+        if one_for_all and telling <= {"persist", "aligned", "among", "avoid", "k", "above", "kinds"}:
             keys = f"one other {name_kinds(words.get('kinds', ''))} key".replace("  ", " ")
             return f"{keys} in the same heads" if "above" in words else keys
         names = name_keys({name: value for name, value in words.items() if name not in ("match", "rank")})

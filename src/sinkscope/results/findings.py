@@ -16,17 +16,17 @@ from sinkscope.results.rows import Cell, Dynamics, ResultRow, Results
 Name = Literal["sinks", "movement", "masking"]
 PAPER = {
     "sinks": "all models have sinks",
-    "movement": "Llama's stay at the start, those of LLaDA and Dream move",
-    "masking": "one masked sink takes Llama-3.1-8B from 85 to 2 % on GSM8K, Dream-7B from 82 to 79 %",
+    "movement": "Llama's stay at the start, LLaDA's and Dream's move",
+    "masking": "one masked sink takes Llama-3.1-8B from 85 to 2 % (GSM8K), Dream-7B from 82 to 79 %",
 }
 KEYS = ("strong sink", "last row's top key", "top key")  # the first that both models were run with
 KEY_NAMES = {
-    "strong sink": "its strong sinks (> 0.3 of a head)",
+    "strong sink": "strong sinks (> 0.3 of a head)",
     "last row's top key": "the most-attended key of each head",
     "top key": "the most-attended key of each head",
 }
 # Conditions of the same dose, or of the same number of keys: the first that was run is the control of a sentence.
-CONTROLS = ("one other key", "others, row-matched")
+CONTROLS = ("others, row-matched", "one other")
 
 
 @dataclass(frozen=True)
@@ -82,38 +82,37 @@ def _share(row: Dynamics, name: str) -> str | None:
     return None if found is None else f"{100 * found.value:.0f} % [{100 * found.low:.0f}, {100 * found.high:.0f}]"
 
 
-def _of_heads(pair: list[ModelRows], name: str) -> tuple[list[str], Dynamics | None]:
-    """ "88 % [85, 90] of smol-llama's heads" of each model, and the row of the last."""
-    parts, last = [], None
+def _shares(pair: list[ModelRows], name: str) -> list[tuple[str, str, Dynamics]]:
+    """Of each model its name, a share of its heads with the interval, and the row that it is from."""
+    found = []
     for of in pair:
         row = _traced(of)
         share = None if row is None else _share(row, name)
-        if share is not None:
-            last = row
-            parts.append(f"{share} of the heads of {of.model}")
-    return parts, last
+        if row is not None and share is not None:
+            found.append((of.model, share, row))
+    return found
 
 
 def _sinks(pair: list[ModelRows]) -> Finding | None:
-    parts, row = _of_heads(pair, "with_sink")
-    if row is None:
+    shares = _shares(pair, "with_sink")
+    if not shares:
         return None
-    who = "Both models have" if len(parts) > 1 else f"{pair[0].model} has"
-    sentence = (
-        f"{who} sinks: at some step in {' and in '.join(parts)} ({definition_of(row)}; {row.generations} generations)."
-    )
+    row = shares[-1][2]
+    models = ", ".join(f"{model} in {share} of its heads" for model, share, _ in shares)
+    who = "Both models have sinks: " if len(shares) > 1 else "There are sinks: "
+    sentence = f"{who}{models} ({definition_of(row)}, {row.generations} generations)."
     return Finding("sinks", sentence, PAPER["sinks"], [])
 
 
 def _movement(pair: list[ModelRows]) -> Finding | None:
-    parts, row = _of_heads(pair, "static")
-    if row is None:
+    shares = _shares(pair, "static")
+    if not shares:
         return None
-    when = "While an answer is written" if row.part == "answer" else "Over the whole generation"
-    with_sink = " and of ".join(part.replace(" of the heads of ", " of those of ") for part in parts[1:])
-    first = parts[0].replace("the heads of", "the heads with a sink of")
-    both = f"{first}, {with_sink}" if with_sink else first
-    return Finding("movement", f"{when}, the sink stays in place in {both}.", PAPER["movement"], [])
+    when = "While an answer is written" if shares[0][2].part == "answer" else "Over the whole generation"
+    (model, share, _), *others = shares
+    more = "".join(f", and in {other} of {name}'s" for name, other, _ in others)
+    sentence = f"{when}, the sink stays in place in {share} of {model}'s heads that have one{more}."
+    return Finding("movement", sentence, PAPER["movement"], [])
 
 
 def _masking(results: Results, pair: list[ModelRows]) -> Finding | None:
@@ -124,17 +123,20 @@ def _masking(results: Results, pair: list[ModelRows]) -> Finding | None:
     for of in pair:
         cell, plain = of.cell(key), of.untouched
         assert cell is not None and plain is not None
-        dose = "" if cell.mass_share is None else f", {100 * cell.mass_share:.0f} % of the attention removed"
-        change = f"{_points(cell)} points{dose}"
-        parts.append(f"{of.model} falls from {plain.correct} to {cell.correct} of {cell.n} ({change})")
-        shown = [plain, cell, *_control_cells(of)]
+        parts.append(f"{of.model} falls from {plain.correct} to {cell.correct} of {cell.n} ({_change(cell, not parts)})")
         bars += [
             Bar(of.model, one.label, one.accuracy, one.low, one.high, one.n, one.mass_share, one.key_share)
-            for one in shown
+            for one in (plain, cell, *_control_cells(of))
         ]
     task = pair[0].untouched.task if pair[0].untouched else ""
-    sentence = f"Without {KEY_NAMES[key]}, {' and '.join(parts)} on {task}. {_control_sentence(pair)}"
+    sentence = f"{task.capitalize()} without {KEY_NAMES[key]}: {'; '.join(parts)}. {_control_sentence(pair)}"
     return Finding("masking", sentence.strip(), PAPER["masking"], bars)
+
+
+def _change(cell: Cell, first: bool = False) -> str:
+    """Change of accuracy with its interval, and its dose: −75 [−90, −41] points, 48 % of the attention removed."""
+    dose = "" if cell.mass_share is None else f", {100 * cell.mass_share:.0f} %{' of the attention' * first} removed"
+    return f"{_points(cell)}{' points' * first}{dose}"
 
 
 def _points(cell: Cell) -> str:
@@ -155,8 +157,5 @@ def _control_sentence(pair: list[ModelRows]) -> str:
     if not cells or not all(found for _, found in cells):
         return "No control of the same rows was run."
     label = series.short_names({cells[0][1][0].label: cells[0][1][0].condition}, False)[cells[0][1][0].label]
-    parts = []
-    for of, found in cells:
-        dose = "" if found[0].mass_share is None else f", {100 * found[0].mass_share:.1f} % removed"
-        parts.append(f"{of.model} {_points(found[0])} points{dose}")
-    return f"Control ({label}): {', '.join(parts)}."
+    changes = "; ".join(f"{of.model} {_change(found[0])}" for of, found in cells)
+    return f"Control ({label}): {changes}."

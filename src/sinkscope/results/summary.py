@@ -17,12 +17,12 @@ from sinkscope.results.model_rows import first_point, without_weak_tasks
 from sinkscope.results.rows import Claim, LikelihoodChange, PooledCell, Results
 from sinkscope.results.text import WIDTH, aligned, cut, nats, percent
 
-LINES = 23  # the command adds where it wrote the page and the numbers
+LINES = 25
 SHOWN_MODELS = 2  # side by side in the table
 
 
 def write_summary(results: Results, folder: Path | None = None, seconds: float | None = None) -> str:
-    """At most 25 lines of 80 columns with what the command adds; the full tables have the rest."""
+    """At most 25 lines of 80 columns; the full tables have the rest."""
     findings = list_findings(results)
     head = [*_title(results, seconds), *_findings(findings)]
     tail = [*_controls(results), *_untested(results.claims), *_places(results, folder)]
@@ -43,7 +43,7 @@ def _findings(findings: Sequence[Finding]) -> Iterator[str]:
     for number, one in enumerate(findings, 1):
         yield from textwrap.wrap(f"{number}. {one.sentence}", WIDTH, subsequent_indent="   ")
     if findings:
-        yield from textwrap.wrap(f"The paper reports: {'; '.join(one.paper for one in findings)}.", WIDTH)
+        yield from textwrap.wrap(f"The paper: {'; '.join(one.paper for one in findings)}.", WIDTH)
 
 
 def _table(results: Results, room: int) -> Iterator[str]:
@@ -102,21 +102,18 @@ def _controls(results: Results) -> Iterator[str]:
 
 
 def _untested(claims: Sequence[Claim]) -> Iterator[str]:
-    """Claims of the paper that no model of the run was tested for."""
+    """Claims of the paper that no model of the run was tested for, and the command that tests them."""
     tested = {row.name for row in claims if row.verdict != "no test"}
     missing = [short for name, short in SHORT.items() if name not in tested]
     if missing:
-        yield cut(f"Not tested here: {', '.join(missing)}.", WIDTH)
+        yield cut(f"Not tested here: {', '.join(missing)}", WIDTH - 26) + " (sinkscope study tiny)."
 
 
 def _places(results: Results, folder: Path | None) -> Iterator[str]:
     if folder is None:
         return
-    for line in (
-        f"Open the page: {activation()}sinkscope view {folder}",
-        f"All tables:    sinkscope report {folder} --text --full",
-    ):
-        yield line if len(line) <= WIDTH else line.replace(str(folder), folder.name)
+    for line in (f"Page:   {activation()}sinkscope view {folder}", f"Tables: sinkscope report {folder} --text --full"):
+        yield line if len(line) <= WIDTH else f"{line[:8]}{line[8:].replace(activation(), '')}"
 
 
 def activation() -> str:
