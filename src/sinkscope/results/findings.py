@@ -119,11 +119,14 @@ def _masking(results: Results, pair: list[ModelRows]) -> Finding | None:
     key = next((key for key in KEYS if pair and all(of.cell(key) for of in pair)), None)
     if key is None:
         return None
-    parts, bars = [], []
+    parts: list[str] = []
+    bars: list[Bar] = []
     for of in pair:
         cell, plain = of.cell(key), of.untouched
         assert cell is not None and plain is not None
-        parts.append(f"{of.model} falls from {plain.correct} to {cell.correct} of {cell.n} ({_change(cell, not parts)})")
+        parts.append(
+            f"{of.model} falls from {plain.correct} to {cell.correct} of {cell.n} ({_change(cell, not parts)})"
+        )
         bars += [
             Bar(of.model, one.label, one.accuracy, one.low, one.high, one.n, one.mass_share, one.key_share)
             for one in (plain, cell, *_control_cells(of))

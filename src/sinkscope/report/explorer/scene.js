@@ -52,6 +52,8 @@ export function editedAt(scene, step, key) {
   const before = canvas[(step - 1) * positions + key], now = canvas[step * positions + key];
   const masked = [before, now].some((token) => vocabulary[token][1] === "mask"); // committed, or opened again
   // A sampler without masks draws its whole canvas again at every step: nothing stands that could be edited.
-  if (before === now || masked || scene.sample.causal || scene.sample.settings.family === "diffusion_gemma") return null;
+  if (before === now || masked || scene.sample.causal || scene.sample.settings.family === "diffusion_gemma") {
+    return null;
+  }
   return vocabulary[before][0];
 }
