@@ -11,7 +11,7 @@ from sinkscope.results.findings import list_findings
 from sinkscope.results.rows import Cell, need_results
 
 ROOT = Path(__file__).parents[1]
-RESULTS = ROOT / "docs" / "results"
+RESULTS = ROOT / "results"
 MARKER = re.compile(r"<!-- numbers: (?P<name>\w+) -->\n.*?<!-- /numbers -->", re.S)
 STRONG = {"rule": "head_share", "group": "all", "epsilon": 0.3}
 
@@ -59,7 +59,7 @@ ROWS: dict[str, dict[str, Any]] = {
 
 def matched_table() -> str:
     """Accuracy on arithmetic of both models of the pair, every denoising step recomputed, with the attention removed."""
-    runs = [cells_of(f"pair/matched-sums-{kind}.json", "arithmetic") for kind in ("arm", "dlm")]
+    runs = [cells_of(f"pair/matched-sums-{kind}", "arithmetic") for kind in ("arm", "dlm")]
     plain = [find_cell(cells, name="none") for cells in runs]
     lines = [
         "| changed in every head | autoregressive: accuracy | attention removed | diffusion: accuracy | attention removed |",
@@ -89,7 +89,8 @@ def points(cell: Cell) -> str:
 def findings() -> str:
     """The three findings of the study `paper`, as terminal and page say them."""
     return "\n".join(
-        f"{number}. {one.sentence}" for number, one in enumerate(list_findings(need_results(RESULTS / "paper")), 1)
+        f"{number}. {one.sentence}"
+        for number, one in enumerate(list_findings(need_results(RESULTS / "paper" / "paper")), 1)
     )
 
 

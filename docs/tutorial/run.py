@@ -1,6 +1,6 @@
 """Run every command of the tutorial in an empty folder and compare what it prints: `make tutorial` (about 15 minutes).
 
-    python docs/tutorial/run.py --write     # also writes the page's outputs and docs/results/tutorial.txt again
+    python docs/tutorial/run.py --write     # also writes the page's outputs and lab/results/tutorial.txt again
 
 A block `console` holds commands after `$ ` and what they print; a block with a title is a file to save first. `…` stands for
 what differs from machine to machine, and on a line of its own for the rest of an output. Numbers may differ by 2 %:

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from lab.rejudge import RESULTS
+from lab.rejudge import ROOT
 from sinkscope.report.overview import overview_of
 from sinkscope.results.findings import list_findings, select_pair
 from sinkscope.results.rows import Results, need_results
@@ -18,7 +18,7 @@ from sinkscope.study.store import as_json
 
 @pytest.fixture
 def results() -> Results:
-    return need_results(RESULTS / "pair" / "pair.json")
+    return need_results(ROOT / "results" / "pair" / "pair")
 
 
 def test_findings_are_of_an_autoregressive_and_a_diffusion_model(results: Results) -> None:
