@@ -270,7 +270,7 @@ def page(points: Points, costs: dict[str, Any], runs: list[Path]) -> str:
         "Answers are compared with those without a cache, problem by problem, over the tasks that a model can do "
         "(≥ 10 % right without a cache). Intervals are 95 %, and p is McNemar's with Holm's correction over a model's conditions.",
         "", "![Right answers against the share of keys that is kept](cache/cache.png)", "",
-        "What it means: [speed from sinks](../explanation/speed-from-sinks.md). Data: `lab/results/cache`.", "",
+        "What it means: docs/findings/caches.md. Data: `results/cache`.", "",
         "## Ways of choosing, at the same share", "", "Points of accuracy, first less second, with p.", "",
         *duels(points), "", "## Everything", "",
         "Columns: positions that a generation computes, all forwards together. Keys per query: mean over its forwards, those "

@@ -11,7 +11,7 @@ from sinkscope.results.rows import Claim, need_results
 
 RESULTS = Path(__file__).parents[1] / "results"
 PAGE = Path(__file__).parent / "reference" / "claims.md"
-ANSWER = Path(__file__).parent / "explanation" / "what-agrees.md"
+ANSWER = Path(__file__).parent / "findings" / "index.md"
 MARKERS = ("<!-- claims: begin -->", "<!-- claims: end -->")
 # The run that answers for a claim and a model is the first of these that tests it; if none tests it, the first that has it.
 RUNS = (
@@ -22,7 +22,7 @@ INTRODUCTION = """# The paper's claims by model
 
 + supports, − contradicts, ? undecided, · no test: fewer than 20 traced generations, or the model lacks what the claim is about.
 A cell has the mark, the estimate with its 95 % interval, n, and the number of the run that answers it.
-[Reading claims](../how-to/reading-verdicts.md) explains how a cell is decided; `sinkscope report RUN` shows control and reason.
+[Read results](../guides/read-results.md) explains how a cell is decided; `sinkscope report RUN` shows control and reason.
 """
 
 
