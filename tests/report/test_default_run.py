@@ -25,9 +25,9 @@ AXE = "axe.run(document).then((result) => result.violations.map((one) => [one.id
 
 @pytest.fixture(scope="module")
 def kept(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder with the traces that the default study keeps of one problem, made by its own units."""
+    """A folder with the traces that the study of the tiny family keeps of one problem, made by its own units."""
     folder = tmp_path_factory.mktemp("default") / "run"
-    plan = Study.load("paper").to_dict()
+    plan = Study.load("tiny").to_dict()
     trace = {**plan["trace"], "problems": 1}
     study = Study.from_dict({**plan, "models": [MODEL], "likelihood": {}, "expected": {}, "trace": trace})
     facts = ModelInfo(**run_unit(study, Unit("facts", MODEL, make_condition("none"), shown=MODEL), folder))

@@ -161,9 +161,11 @@ def measures(made: Trace, study: Study) -> dict[str, Any]:
     }
     if made.causal:
         found["columns"] = _heads(made.cumulative(), rule)
-    answer = made.part("answer")
     found["header"] = chat_header(made)
-    found["answer"] = [_answer_view(answer, one, whole=one is rule) for one in rules]
+    steps = made.part_steps("answer")
+    if steps.start != steps.stop:  # a text that ends before it begins has no answer
+        answer = made.part("answer")
+        found["answer"] = [_answer_view(answer, one, whole=one is rule) for one in rules]
     if study.trace.epsilons:
         curve = sweep(made, study.trace.epsilons, ("sum", "percent", "uniform"))
         found["curve"] = curve.select("unit", "epsilon", "sinks", "keys").rows()
