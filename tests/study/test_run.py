@@ -274,9 +274,9 @@ def test_a_run_of_another_schema_is_told(tmp_path: Path, number: str) -> None:
     (tmp_path / "study.yaml").write_text("x")
     for name in ("run.json", "results.json"):
         (tmp_path / name).write_text(f'{{"schema": {number}, "cells": []}}')
-    with pytest.raises(StudyError, match="results.json must have schema 2"):
+    with pytest.raises(StudyError, match=r"results\.json must have schema 2"):
         Run.load(tmp_path)
-    with pytest.raises(StudyError, match="run.json must have schema"):
+    with pytest.raises(StudyError, match=r"run\.json must have schema"):
         Store(tmp_path).open("x", {"models": ["a"], "versions": {}, "seed": 0})
 
 

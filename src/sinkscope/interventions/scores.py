@@ -242,8 +242,6 @@ class Attenuate(SelectorIntervention):
     def short_name(cls, words: Mapping[str, Any], causal: bool) -> str | None:
         if words.get("matched") and words.get("k") == 1 and set(words) <= {"k", "by", "of", "matched", "above", "per"}:
             keys = PLAIN_NAMES.get(words["of"]) or show_kinds(words["of"], several=True)
-                words["of"], several=True
-            )
             return f"{keys}, row-matched" if words.get("by") == 1 else f"{keys}, row-matched by {100 * words['by']:g}%"
         return None
 
