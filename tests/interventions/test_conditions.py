@@ -358,7 +358,8 @@ STRONG = {"rule": "head_share", "epsilon": 0.3}
         ({"name": "mask_others", "k": 1, "kinds": "structural", "among": "prompt", "scope": "all", "persist": True},
          "all special tokens but the sink"),
         *(({"name": "attenuate", "by": 1, "of": of, "matched": ["sinks", "others"]}, f"{name}, row-matched")
-          for of, name in (("sinks", "sink"), ("others", "others"), ("structural", "structural"), ("content", "content"))),
+          for of, name in (("sinks", "sink"), ("others", "other keys"), ("structural", "special tokens"),
+                            ("content", "content tokens"))),
     ],
 )  # fmt: skip
 def test_short_names(entry: dict[str, Any], name: str) -> None:

@@ -51,7 +51,7 @@ def test_claims_come_first_as_one_matrix(look: Opener, report: Path) -> None:
     }
     assert cells == {
         "has sinks": ["", "", "·"],
-        "works w/o its main keys": ["+", "−", ""],
+        "works w/o main keys": ["+", "−", ""],
         "needs its sink": ["", "", "?"],
     }
 
@@ -60,7 +60,7 @@ def test_a_cell_opens_its_figure_control_and_reason(look: Opener, report: Path) 
     page = look(report, "")
     shown = page.locator("#claims .claim-detail")
     assert shown.count() == 0
-    mark = page.get_by_role("button", name="made-llada, works w/o its main keys: supports")
+    mark = page.get_by_role("button", name="made-llada, works w/o main keys: supports")
     mark.click()
     text = shown.inner_text()
     for part in ("made-llada", "−2.0 [−5.0, +0.5] points, n = 400, 30 % of the attention removed", "mask random K=1, −0.5 [",

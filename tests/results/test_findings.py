@@ -62,4 +62,4 @@ def test_bars_have_dose_and_interval(results: Results) -> None:
     bars = list_findings(results)[-1].bars
     assert {bar.model for bar in bars} == {"smol-llama", "smol-dream"}
     assert all(bar.low <= bar.accuracy <= bar.high for bar in bars)
-    assert all(bar.dose is not None for bar in bars if bar.condition != "none")
+    assert all(bar.dose is not None for bar in bars if bar.condition != "nothing masked")

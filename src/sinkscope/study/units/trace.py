@@ -57,7 +57,8 @@ class TraceKind(UnitKind):
     def plan(self, study: Study, info: ModelInfo) -> list[Unit]:
         takes = (lambda one: one.name == "none") if not info.answers else study.trace.takes
         conditions = filter(takes, conditions_for(study, info))
-        return decoded_units("trace", study, info, list(conditions), TRACED, study.trace.problems)
+        units = decoded_units("trace", study, info, list(conditions), TRACED, study.trace.problems)
+        return [replace(unit, decode=traced_settings(study, unit.decode)) for unit in units]
 
     def workload(self, study: Study, unit: Unit, info: ModelInfo, prompt: int) -> list[Workload]:
         twice = kept_traces(study, unit) if _with_maps(study, unit) else 0
@@ -127,6 +128,11 @@ def kept_traces(study: Study, unit: Unit) -> int:
 def _with_maps(study: Study, unit: Unit) -> bool:
     """Whether saved traces hold attention maps; which heads are worth it is known only when they are traced."""
     return bool(study.trace.maps) and unit.model in study.models
+
+
+def traced_settings(study: Study, decode: Mapping[str, Any]) -> dict[str, Any]:
+    """The settings of a unit with those that the study gives to traces alone, as far as the decoder has them."""
+    return {**decode, **{name: value for name, value in study.trace.decode.items() if name in decode}}
 
 
 def _settings(unit: Unit) -> Decode:
