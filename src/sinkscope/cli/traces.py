@@ -29,7 +29,7 @@ def trace(
     out: Annotated[Path, Option("--out", "-o", help="File to write.", callback=writable)] = Path("run.trace"),
     mask_sinks: Annotated[int, Option(help="Mask this many sinks per head while tracing.", min=0)] = 0,
     form: Annotated[
-        Literal["auto", "full", "summary"], Option(help="summary: layer means and top keys only.")
+        Literal["auto", "full", "summary"], Option(help="summary: layer means and most-attended keys only.")
     ] = "auto",
     single: Annotated[bool, Option("--float32", help="Keep float32 instead of float16.")] = False,
     budget: Annotated[int, Option(help="Memory for the recorder, in MB.", min=0, max=1 << 30)] = 2048,
