@@ -258,6 +258,7 @@ _forwards, _configs, _wrappers = SharedPatch(), SharedPatch(), SharedPatch()
 # ---- models of transformers
 
 NAME = "sinkscope"
+OWN = ("transformers.", "sinkscope.models.")
 _original: dict[int, str] = {}  # id of a config → the implementation that it had before anyone listened
 
 
@@ -266,8 +267,8 @@ def is_transformers(part: nn.Module) -> bool:
 
 
 def is_native(root: nn.Module) -> bool:
-    """Whether the module is one of transformers' own classes, whose attention all goes through the interface."""
-    return is_transformers(root) and type(root).__module__.startswith("transformers.")
+    """Whether the module is one of transformers' own classes, or of ours of that kind, whose attention all goes through the interface."""
+    return is_transformers(root) and type(root).__module__.startswith(OWN)
 
 
 def attention_layers(root: nn.Module) -> set[int]:

@@ -193,17 +193,18 @@ def available_memory() -> int | None:
 
 
 def native_class(family: Family) -> Any:
-    """The transformers class that a family's weights are loaded into."""
+    """The class that a family's weights are loaded into: transformers', or one of ours."""
     import transformers
 
-    return getattr(transformers, family.native_class or "AutoModelForCausalLM")
+    return family.own_class() or getattr(transformers, family.native_class or "AutoModelForCausalLM")
 
 
 def empty_module(family: Family, native: PretrainedConfig) -> torch.nn.Module:
     """The native module on the device meta, without weights."""
     from sinkscope.models.weights import quiet
 
-    build: Any = native_class(family) if family.native_class else native_class(family).from_config
+    alone = family.native_class or family.own_class()
+    build: Any = native_class(family) if alone else native_class(family).from_config
     with torch.device("meta"), quiet():
         module: torch.nn.Module = build(native)
     return module

@@ -1,0 +1,151 @@
+"""MDLM, BD3-LM, GIDD and SEDD: one small diffusion transformer under four names, of 110 to 420 million parameters."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from sinkscope.models.family import Config, Family
+
+if TYPE_CHECKING:
+    from transformers import PretrainedConfig, PreTrainedTokenizerBase
+
+    from sinkscope.models.model import Model
+
+BLOCK = r"^(?:backbone\.)?blocks\.(\d+)\."
+PARTS = {
+    r"adaLN_modulation\.": "modulation.", r"norm1\.": "input_layernorm.", r"norm2\.": "post_attention_layernorm.",
+    r"attn_qkv\.": "self_attn.qkv_proj.", r"attn_out\.": "self_attn.o_proj.", r"mlp\.0\.": "mlp.up_proj.",
+    r"mlp\.2\.": "mlp.down_proj.",
+}  # fmt: skip
+ENDS = {
+    r"vocab_embed\.embedding$": "model.embed_tokens.weight", r"sigma_map\.mlp\.0\.": "model.time.enter.",
+    r"sigma_map\.mlp\.2\.": "model.time.leave.", r"output_layer\.norm_final\.": "model.norm.",
+    r"output_layer\.adaLN_modulation\.": "model.norm.modulation.", r"output_layer\.linear\.": "lm_head.",
+}  # fmt: skip
+KEYS = {
+    **{rf"^(?:backbone\.)?{own}": native for own, native in ENDS.items()},
+    **{BLOCK + own: rf"model.layers.\1.{native}" for own, native in PARTS.items()},
+}
+
+
+class SmallDiffusion(Family):
+    """What the four share: the module, its keys, the mask as the last token and GPT-2's end of text before it."""
+
+    key_mapping: ClassVar[dict[str, str]] = KEYS
+    plain_tokenizer = True
+    empty_prompt = True
+    sizes: ClassVar[Mapping[str, str]] = {}  # field of our configuration → the authors' name of it
+    noise: ClassVar[float] = 1e-3
+
+    def own_class(self) -> Any:
+        from sinkscope.models.dit import DiTForDiffusion
+
+        return DiTForDiffusion
+
+    def time_input(self, config: Config) -> str:
+        """What number the network is told: "none", "sigma" or "t"."""
+        return "sigma" if config.get("time_conditioning") else "none"
+
+    def native_config(self, config: Config) -> PretrainedConfig:
+        from sinkscope.models.dit import DiTConfig
+
+        fields = {name: int(config[own]) for name, own in self.sizes.items()}
+        words = int(config["vocab_size"])
+        return DiTConfig(
+            vocab_size=words, time_input=self.time_input(config), noise=self.noise, mask_token_id=words - 1,
+            eos_token_id=words - 2, bos_token_id=words - 2, **fields,
+        )  # fmt: skip
+
+    def mask_id(self, config: Config, tokenizer: PreTrainedTokenizerBase | None) -> int | None:
+        """The last token: their vocabulary is GPT-2's and one more."""
+        named = config.get("mask_token_id")
+        return int(config["vocab_size"]) - 1 if named is None else int(named)
+
+    def defaults(self, model: Model) -> tuple[str, dict[str, Any]]:
+        return self.sampler, {"length": int(model.config.window), **self.default_settings}
+
+
+class MDLM(SmallDiffusion):
+    """kuleshov-group/mdlm-owt and its siblings."""
+
+    name = "mdlm"
+    model_type = "mdlm"
+    sampler = "mdlm_dit"
+    samplers = ("mdlm_dit",)
+    default_settings: ClassVar[dict[str, Any]] = {"steps": 1000}
+    sizes: ClassVar[Mapping[str, str]] = {
+        "hidden_size": "hidden_dim", "num_hidden_layers": "n_blocks", "num_attention_heads": "n_heads",
+        "cond_dim": "cond_dim", "window": "model_length",
+    }  # fmt: skip
+
+
+class BD3LM(MDLM):
+    """kuleshov-group/bd3lm-owt-block_size4, -8 and -16: a block sees itself and the blocks before it."""
+
+    name = "bd3lm"
+    model_type = "bd3lm"
+    sampler = "bd3lm_dit"
+    samplers = ("bd3lm_dit",)
+    default_settings: ClassVar[dict[str, Any]] = {}
+    requires: ClassVar[dict[str, Any]] = {"adaln": True, "causal": False, "cross_attn": True}
+    block_length = ("block_size", 4)
+
+    def defaults(self, model: Model) -> tuple[str, dict[str, Any]]:
+        return self.sampler, {"length": int(model.config.window) - 1, "block": model.block, "nucleus": 0.9}
+
+
+class GIDD(SmallDiffusion):
+    """dvruette/gidd-small and gidd-base with p_unif 0.0, 0.1 and 0.2; their type names the vision transformer too."""
+
+    name = "gidd"
+    priority = 40
+    sampler = "gidd"
+    samplers = ("gidd", "gidd_correction")
+    default_settings: ClassVar[dict[str, Any]] = {"steps": 128}
+    noise = 1e-4
+    sizes: ClassVar[Mapping[str, str]] = {
+        "hidden_size": "hidden_size", "num_hidden_layers": "num_hidden_layers",
+        "num_attention_heads": "num_attention_heads", "cond_dim": "timestep_cond_dim", "window": "max_seq_len",
+    }  # fmt: skip
+
+    def matches(self, config: Config, folder: Path) -> bool:
+        return {"p_uniform", "t_eps", "timestep_cond_dim"} <= set(config)
+
+    def time_input(self, config: Config) -> str:
+        return "t"
+
+    def native_config(self, config: Config) -> PretrainedConfig:
+        native = super().native_config(config)
+        native.noise, native.p_uniform = float(config["t_eps"]), float(config["p_uniform"])
+        return native
+
+
+class SEDD(SmallDiffusion):
+    """louaaron/sedd-small and -medium, converted to safetensors: config.json is the training configuration."""
+
+    name = "sedd"
+    priority = 40
+    sampler = "sedd"
+    samplers = ("sedd",)
+    default_settings: ClassVar[dict[str, Any]] = {"steps": 1024}
+    sizes: ClassVar[Mapping[str, str]] = {
+        "hidden_size": "hidden_size", "num_hidden_layers": "n_blocks", "num_attention_heads": "n_heads",
+        "cond_dim": "cond_dim", "window": "length",
+    }  # fmt: skip
+
+    def matches(self, config: Config, folder: Path) -> bool:
+        return isinstance(config.get("model"), dict) and "graph" in config and "tokens" in config
+
+    def time_input(self, config: Config) -> str:
+        return "sigma"
+
+    def native_config(self, config: Config) -> PretrainedConfig:
+        made = super().native_config({**config["model"], "vocab_size": int(config["tokens"]) + 1})
+        made.scale_by_sigma = bool(config["model"]["scale_by_sigma"])
+        return made
+
+    def mask_id(self, config: Config, tokenizer: PreTrainedTokenizerBase | None) -> int | None:
+        named = config.get("mask_token_id")
+        return int(config["tokens"]) if named is None else int(named)
