@@ -221,6 +221,14 @@ def place_prompts(
     return Canvas(tokens, real, given, mask_id, answers, length)
 
 
+def open_layout(model: Model, prompt: Tensor, real: Tensor, settings: Decode, mask_id: int) -> Canvas:
+    """The prompt, and masks behind it; masks of the prompt are no part of what is given."""
+    masks = prompt.new_full((len(prompt), settings.length), mask_id)
+    tokens = torch.cat([prompt, masks], 1)
+    real = torch.cat([real, torch.ones_like(masks, dtype=torch.bool)], 1)
+    return Canvas(tokens, real, (tokens != mask_id) & real, mask_id, [prompt.shape[1]] * len(prompt), settings.length)
+
+
 LAYOUTS: dict[str, Callable[..., Canvas]] = {
     "answer": rows_layout,
     "rows": rows_layout,
@@ -229,6 +237,7 @@ LAYOUTS: dict[str, Callable[..., Canvas]] = {
     "aligned": aligned_layout,
     "ahead": ahead_layout,
     "total": total_layout,
+    "open": open_layout,
 }
 
 

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from sinkscope.decoding.samplers.dllm import BD3LM, MDLM
     from sinkscope.decoding.samplers.dream import Dream
     from sinkscope.decoding.samplers.llada import LLaDA, MMaDA
+    from sinkscope.decoding.samplers.mdlm import MDLMDiT
     from sinkscope.decoding.samplers.nemotron import Nemotron
     from sinkscope.decoding.samplers.parallel import Parallel, WeDLM
     from sinkscope.decoding.samplers.rnd1 import RND1
@@ -60,8 +61,9 @@ CACHES: tuple[str, ...] = get_args(CanvasCache)
 # answer: blocks from the end of a left-padded prompt. rows: from the end of each row's own prompt, padded on either side.
 # grid: from column 0, the first block holding the end of the prompt. left: prompts padded at the left to whole blocks.
 # aligned: as answer, with padding on either side and blocks that need not divide the length. ahead: as aligned, with room
-# for a draft beyond the length. total: one stretch of masks, which may have more text behind it.
-Layout = Literal["answer", "rows", "grid", "left", "aligned", "ahead", "total"]
+# for a draft beyond the length. total: one stretch of masks, which may have more text behind it. open: masks of the prompt are
+# written too, and there may be no prompt.
+Layout = Literal["answer", "rows", "grid", "left", "aligned", "ahead", "total", "open"]
 
 # eot: a row is done when a block ends in end-of-turn. eos: when a finished block leaves end-of-text in the answer.
 # early_eos: also within a block, as soon as nothing before the first end-of-text is masked. ids: after a block with one
@@ -169,6 +171,7 @@ class Decode:
         wedlm: ClassVar[type[WeDLM]]
         rnd1: ClassVar[type[RND1]]
         diffusion_gemma: ClassVar[type[DiffusionGemma]]
+        mdlm_dit: ClassVar[type[MDLMDiT]]
 
     def __post_init__(self) -> None:
         self.complete()

@@ -7,6 +7,7 @@ from sinkscope.decoding.samplers import (  # noqa: F401 - each makes itself know
     dllm,
     dream,
     llada,
+    mdlm,
     nemotron,
     parallel,
     rnd1,
