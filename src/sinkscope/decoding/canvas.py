@@ -229,6 +229,15 @@ def open_layout(model: Model, prompt: Tensor, real: Tensor, settings: Decode, ma
     return Canvas(tokens, real, (tokens != mask_id) & real, mask_id, [prompt.shape[1]] * len(prompt), settings.length)
 
 
+def text_layout(model: Model, prompt: Tensor, real: Tensor, settings: Decode, mask_id: int) -> Canvas:
+    """The prompt alone; its last tokens are the answer."""
+    start = prompt.shape[1] - settings.length
+    if start < 0:
+        raise PromptError(f"Expected a text of at least {settings.length} tokens, got {prompt.shape[1]}; lower length.")
+    given = (torch.arange(prompt.shape[1]) < start).expand_as(prompt)
+    return Canvas(prompt, real, given & real, mask_id, [start] * len(prompt), settings.length)
+
+
 LAYOUTS: dict[str, Callable[..., Canvas]] = {
     "answer": rows_layout,
     "rows": rows_layout,
@@ -238,6 +247,7 @@ LAYOUTS: dict[str, Callable[..., Canvas]] = {
     "ahead": ahead_layout,
     "total": total_layout,
     "open": open_layout,
+    "text": text_layout,
 }
 
 

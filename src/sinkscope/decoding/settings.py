@@ -25,11 +25,13 @@ if TYPE_CHECKING:
     from sinkscope.decoding.samplers.diffusion_gemma import DiffusionGemma
     from sinkscope.decoding.samplers.dllm import BD3LM, MDLM
     from sinkscope.decoding.samplers.dream import Dream
+    from sinkscope.decoding.samplers.gidd import GIDD, GIDDCorrection
     from sinkscope.decoding.samplers.llada import LLaDA, MMaDA
     from sinkscope.decoding.samplers.mdlm import MDLMDiT
     from sinkscope.decoding.samplers.nemotron import Nemotron
     from sinkscope.decoding.samplers.parallel import Parallel, WeDLM
     from sinkscope.decoding.samplers.rnd1 import RND1
+    from sinkscope.decoding.samplers.sedd import SEDD
     from sinkscope.models.model import Model
 
 
@@ -62,8 +64,8 @@ CACHES: tuple[str, ...] = get_args(CanvasCache)
 # grid: from column 0, the first block holding the end of the prompt. left: prompts padded at the left to whole blocks.
 # aligned: as answer, with padding on either side and blocks that need not divide the length. ahead: as aligned, with room
 # for a draft beyond the length. total: one stretch of masks, which may have more text behind it. open: masks of the prompt are
-# written too, and there may be no prompt.
-Layout = Literal["answer", "rows", "grid", "left", "aligned", "ahead", "total", "open"]
+# written too, and there may be no prompt. text: the prompt itself is worked on, at its end.
+Layout = Literal["answer", "rows", "grid", "left", "aligned", "ahead", "total", "open", "text"]
 
 # eot: a row is done when a block ends in end-of-turn. eos: when a finished block leaves end-of-text in the answer.
 # early_eos: also within a block, as soon as nothing before the first end-of-text is masked. ids: after a block with one
@@ -172,6 +174,9 @@ class Decode:
         rnd1: ClassVar[type[RND1]]
         diffusion_gemma: ClassVar[type[DiffusionGemma]]
         mdlm_dit: ClassVar[type[MDLMDiT]]
+        gidd: ClassVar[type[GIDD]]
+        gidd_correction: ClassVar[type[GIDDCorrection]]
+        sedd: ClassVar[type[SEDD]]
 
     def __post_init__(self) -> None:
         self.complete()

@@ -6,9 +6,11 @@ from sinkscope.decoding.samplers import (  # noqa: F401 - each makes itself know
     diffusion_gemma,
     dllm,
     dream,
+    gidd,
     llada,
     mdlm,
     nemotron,
     parallel,
     rnd1,
+    sedd,
 )

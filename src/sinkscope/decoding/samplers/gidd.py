@@ -1,0 +1,193 @@
+"""GIDD's samplers: a reverse step may change any token, and self-correction changes a finished text token by token."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import KW_ONLY
+from typing import Annotated, ClassVar, Literal
+
+import torch
+from pydantic import Field
+from torch import Tensor
+
+from sinkscope.decoding.canvas import DecodeRun
+from sinkscope.decoding.noisy import NoisyCanvas, NoisyDecode, all_rows, known_tokens
+from sinkscope.decoding.settings import Layout, sampler
+from sinkscope.errors import DecodeError, PromptError
+from sinkscope.models.model import Model
+from sinkscope.validation import Count, FromZero, NonNegative, Share, Truth
+
+LEAST_UNIFORM = math.exp(-20)
+MDLM_NOISE = 1e-4
+Below1 = Annotated[float, Field(strict=True, ge=0, lt=1)]
+
+
+@sampler("gidd")
+class GIDD(NoisyDecode):
+    """GIDD's reverse steps from masks; where the noise has uniform tokens, tokens that are written may change again.
+
+    p_uniform: share of uniform noise, the checkpoint's unless given. min_p: smaller chances are cut. rule "mdlm" is the
+    authors' sampler for mask noise alone. A prompt is kept, which the authors' code does not offer.
+    """
+
+    steps: Count | None = 128
+    _: KW_ONLY
+    p_uniform: Below1 | None = None
+    min_p: Share = 0.0
+    rule: Literal["gidd", "mdlm"] = "gidd"
+
+    def generate(
+        self, model: Model, prompt: Tensor, attention_mask: Tensor | None, run: DecodeRun
+    ) -> tuple[Tensor, list[Tensor]]:
+        state = NoisyCanvas.start(model, prompt, self, attention_mask, run)
+        grid = time_grid(self.steps or 1, float(model.config.noise))
+        share = float(model.config.p_uniform if self.p_uniform is None else self.p_uniform)
+        for number in range(len(grid) - 1, -1, -1):
+            time, after = grid[number], grid[max(number - 1, 0)]
+            logits = state.forward(all_rows(time, state))
+            chances = known_tokens(logits, state.mask_id)
+            state.look(chances)
+            if self.rule == "gidd":
+                write_step(state, reverse_weights(chances, state.tokens, time, after, share, state.mask_id))
+            else:
+                write_mask_step(state, chances, time, after, last=number == 0)
+            state.end_step()
+        return state.finish()
+
+
+def time_grid(steps: int, edge: float) -> Tensor:
+    """The times of the forwards in ascending order; the largest of the grid is used by none."""
+    return torch.linspace(edge, 1 - edge, steps + 1)[:-1]
+
+
+def mixing(time: Tensor, share: float, vocabulary: int, mask_id: int) -> tuple[Tensor, Tensor]:
+    """How much of a token is left at a time, and the chances [vocab] of what noise has put in its place."""
+    share = max(LEAST_UNIFORM, share)
+    uniform = (time * (1 - time)).sqrt() * 2 * share / (1 - share)
+    whole = 1 + uniform
+    noise = torch.full((vocabulary,), float(uniform / whole / (vocabulary - 1)))
+    noise[mask_id] = time / whole
+    return (1 - time) / whole, noise
+
+
+def reverse_weights(
+    chances: Tensor, tokens: Tensor, time: Tensor, after: Tensor, share: float, mask_id: int
+) -> Tensor:
+    """Chances [batch, position, vocab] of each position's token at the time after, given the one now."""
+    vocabulary = chances.shape[-1]
+    kept, noise = mixing(time, share, vocabulary, mask_id)
+    kept_after, noise_after = mixing(after, share, vocabulary, mask_id)
+    noise, noise_after = noise.to(chances), noise_after.to(chances)
+    ratio = kept / kept_after
+    here = tokens[..., None]
+    marginal = kept * chances.gather(-1, here) + noise[here]
+    forward = (noise[here] - ratio * noise_after[here]).expand_as(chances)
+    forward = forward.scatter_add(-1, here, ratio.to(chances).expand(here.shape))
+    return (kept_after * chances + noise_after) * forward / marginal
+
+
+def write_step(state: NoisyCanvas, weights: Tensor) -> None:
+    state.write(draw(state, cut(weights, state.settings.min_p)), ~state.canvas.given & state.canvas.real)
+
+
+def write_mask_step(state: NoisyCanvas, chances: Tensor, time: Tensor, after: Tensor, last: bool) -> None:
+    """Mask noise alone: a mask stays one, or takes a token for good."""
+    if last:
+        state.write(chances.argmax(-1), state.masked)
+        return
+    now, then = (1 - MDLM_NOISE) * time, (1 - MDLM_NOISE) * after
+    weights = chances * (now - then)
+    weights[..., state.mask_id] = then
+    state.write(draw(state, cut(weights / now, state.settings.min_p)), state.masked)
+
+
+def cut(weights: Tensor, least: float) -> Tensor:
+    """Without chances below `least`, normalised."""
+    if least > 0:
+        weights = weights.masked_fill(weights < least, 0.0)
+        weights = weights / weights.sum(-1, keepdim=True)
+    return weights
+
+
+def draw(state: NoisyCanvas, chances: Tensor) -> Tensor:
+    """One uniform number per position against the sums of chances so far, [batch, position]."""
+    sums = chances.cumsum(-1)
+    sums[..., -1] = 1.0001
+    uniform = state.draws.uniform(chances.shape[:2]).to(chances.device)
+    return (sums > uniform[..., None]).int().argmax(-1)
+
+
+# ---- self-correction
+
+
+@sampler("gidd_correction")
+class GIDDCorrection(NoisyDecode):
+    """GIDD's self-correction of a finished text: the last `length` tokens of the prompt, one change per forward.
+
+    It ends when nothing changes, or when the share of tokens that the model itself would write has not risen for more than
+    `patience` steps (early_stop).
+    """
+
+    layout: ClassVar[Layout] = "text"
+    unused: ClassVar[tuple[str, ...]] = ("block",)
+
+    length: Count
+    steps: Count | None = 128
+    temperature: NonNegative = 0.1
+    _: KW_ONLY
+    time: Share = 0.01
+    early_stop: Truth = True
+    patience: FromZero = 32
+
+    @property
+    def answer_length(self) -> int:
+        return 0
+
+    def check(self) -> None:
+        super().check()
+        if self.temperature == 0:
+            raise DecodeError("gidd_correction draws what it changes; give a temperature above 0, such as 0.1.")
+
+    def generate(
+        self, model: Model, prompt: Tensor, attention_mask: Tensor | None, run: DecodeRun
+    ) -> tuple[Tensor, list[Tensor]]:
+        if len(prompt) > 1 and run.on_step is not None:
+            raise PromptError(f"Expected one text to correct at a time, got {len(prompt)}; correct them in turn.")
+        state = NoisyCanvas.start(model, prompt, self, attention_mask, run)
+        for row in range(len(prompt)):
+            correct_row(state, row)
+        return state.finish()
+
+
+def correct_row(state: NoisyCanvas, row: int) -> None:
+    """Texts are corrected one after the other, as in the authors' code; its first forward is used for nothing."""
+    settings, time = state.settings, all_rows(state.settings.time, state)
+    state.forward(time)
+    state.end_step()
+    best, waited = 0.0, 0
+    for _ in range(settings.steps):
+        logits = state.forward(time)[row].float()
+        logits[:, state.mask_id] = -torch.inf
+        chances = (logits / settings.temperature).softmax(-1)
+        state.look(logits.softmax(-1)[None].expand(state.canvas.batch, -1, -1))
+        tokens = correct_one(state, row, chances)
+        agreed = float((tokens[row] == logits.argmax(-1)).float().mean())
+        waited = 0 if agreed > best else waited + 1
+        best = max(best, agreed)
+        stops = settings.early_stop and waited > settings.patience
+        if stops or torch.equal(tokens, state.tokens):
+            state.end_step()
+            return
+        state.write(tokens, torch.ones_like(tokens, dtype=torch.bool))
+        state.end_step()
+
+
+def correct_one(state: NoisyCanvas, row: int, chances: Tensor) -> Tensor:
+    """All tokens [batch, position], one of this row replaced by what was drawn with the largest chance."""
+    drawn = draw(state, chances[None])[0]
+    scores = chances.gather(-1, drawn[:, None])[:, 0]
+    scores = scores * (drawn != state.tokens[row]) * ~state.canvas.given[row]
+    place = scores.topk(1).indices  # ties fall as in the authors' code, which argmax would break otherwise
+    tokens = state.tokens.clone()
+    tokens[row, place] = torch.where(scores[place] > 0, drawn[place], tokens[row, place])
+    return tokens
