@@ -229,6 +229,14 @@ def open_layout(model: Model, prompt: Tensor, real: Tensor, settings: Decode, ma
     return Canvas(tokens, real, (tokens != mask_id) & real, mask_id, [prompt.shape[1]] * len(prompt), settings.length)
 
 
+def begun_layout(model: Model, prompt: Tensor, real: Tensor, settings: Decode, mask_id: int) -> Canvas:
+    """As `open_layout`, and an empty prompt is the begin token."""
+    if not prompt.shape[1]:
+        prompt = prompt.new_full((len(prompt), 1), model.config.bos_token_id)
+        real = torch.ones_like(prompt, dtype=torch.bool)
+    return open_layout(model, prompt, real, settings, mask_id)
+
+
 def text_layout(model: Model, prompt: Tensor, real: Tensor, settings: Decode, mask_id: int) -> Canvas:
     """The prompt alone; its last tokens are the answer."""
     start = prompt.shape[1] - settings.length
@@ -247,6 +255,7 @@ LAYOUTS: dict[str, Callable[..., Canvas]] = {
     "ahead": ahead_layout,
     "total": total_layout,
     "open": open_layout,
+    "begun": begun_layout,
     "text": text_layout,
 }
 

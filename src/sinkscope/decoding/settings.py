@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 
     from sinkscope.decoding.canvas import DecodeRun
     from sinkscope.decoding.forwards import BlockForwards, Forwards
+    from sinkscope.decoding.samplers.bd3lm import BD3LMDiT
     from sinkscope.decoding.samplers.block_diffusion import SDAR, FastDLLM2, LLaDA2, LLaDA21
     from sinkscope.decoding.samplers.causal import Autoregressive
     from sinkscope.decoding.samplers.diffusion_gemma import DiffusionGemma
@@ -64,8 +65,8 @@ CACHES: tuple[str, ...] = get_args(CanvasCache)
 # grid: from column 0, the first block holding the end of the prompt. left: prompts padded at the left to whole blocks.
 # aligned: as answer, with padding on either side and blocks that need not divide the length. ahead: as aligned, with room
 # for a draft beyond the length. total: one stretch of masks, which may have more text behind it. open: masks of the prompt are
-# written too, and there may be no prompt. text: the prompt itself is worked on, at its end.
-Layout = Literal["answer", "rows", "grid", "left", "aligned", "ahead", "total", "open", "text"]
+# written too, and there may be no prompt; begun: which is then the begin token. text: the prompt itself is worked on, at its end.
+Layout = Literal["answer", "rows", "grid", "left", "aligned", "ahead", "total", "open", "begun", "text"]
 
 # eot: a row is done when a block ends in end-of-turn. eos: when a finished block leaves end-of-text in the answer.
 # early_eos: also within a block, as soon as nothing before the first end-of-text is masked. ids: after a block with one
@@ -174,6 +175,7 @@ class Decode:
         rnd1: ClassVar[type[RND1]]
         diffusion_gemma: ClassVar[type[DiffusionGemma]]
         mdlm_dit: ClassVar[type[MDLMDiT]]
+        bd3lm_dit: ClassVar[type[BD3LMDiT]]
         gidd: ClassVar[type[GIDD]]
         gidd_correction: ClassVar[type[GIDDCorrection]]
         sedd: ClassVar[type[SEDD]]

@@ -1,6 +1,7 @@
 """Every sampler of the package: settings beside their commit rule; a new one is a file, and a line here."""
 
 from sinkscope.decoding.samplers import (  # noqa: F401 - each makes itself known as Decode.NAME
+    bd3lm,
     block_diffusion,
     causal,
     diffusion_gemma,
