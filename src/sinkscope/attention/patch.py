@@ -359,7 +359,8 @@ def _attention(
         return out.transpose(1, 2)
 
     mask, causal = aligned(attention_mask, causal, query, key)
-    call = Call(layer, query, key, value, mask, causal, scaling, forward, untouched, directed)
+    own_key, cap = options.get("built_in"), options.get("cap")
+    call = Call(layer, query, key, value, mask, causal, scaling, forward, untouched, directed, cap, own_key)
     for one in listeners:
         one.note("interface", layer, query.shape[1], key.shape[2])
     return run_call(call, [one.tap for one in listeners]).transpose(1, 2).contiguous(), None

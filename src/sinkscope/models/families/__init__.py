@@ -2,6 +2,7 @@
 
 from sinkscope.models.families.causal import AdaptedToDiffusion, Llama
 from sinkscope.models.families.diffusion_gemma import DiffusionGemma
+from sinkscope.models.families.gidd_v2 import GIDDv2
 from sinkscope.models.families.llada import LLaDA, MMaDA
 from sinkscope.models.families.moe import BLOCK_ROUTING, LLaDA2, LLaDAMoE
 from sinkscope.models.families.nemotron import Nemotron
@@ -11,7 +12,7 @@ from sinkscope.models.family import register
 
 for _family in (
     LLaDA, MMaDA, Dream, OpenDCoder, RND1, FastDLLM, SDAR, WeDLM, ILLaDA, LLaDAMoE, LLaDA2, Nemotron, DiffusionGemma,
-    MDLM, BD3LM, GIDD, SEDD, AdaptedToDiffusion, Llama,
+    MDLM, BD3LM, GIDD, SEDD, GIDDv2, AdaptedToDiffusion, Llama,
 ):  # fmt: skip
     register(_family())
 
