@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from sinkscope.decoding.samplers.dllm import BD3LM, MDLM
     from sinkscope.decoding.samplers.dream import Dream
     from sinkscope.decoding.samplers.gidd import GIDD, GIDDCorrection
+    from sinkscope.decoding.samplers.gidd_v2 import GIDDv2
     from sinkscope.decoding.samplers.llada import LLaDA, MMaDA
     from sinkscope.decoding.samplers.mdlm import MDLMDiT
     from sinkscope.decoding.samplers.nemotron import Nemotron
@@ -66,7 +67,8 @@ CACHES: tuple[str, ...] = get_args(CanvasCache)
 # aligned: as answer, with padding on either side and blocks that need not divide the length. ahead: as aligned, with room
 # for a draft beyond the length. total: one stretch of masks, which may have more text behind it. open: masks of the prompt are
 # written too, and there may be no prompt; begun: which is then the begin token. text: the prompt itself is worked on, at its end.
-Layout = Literal["answer", "rows", "grid", "left", "aligned", "ahead", "total", "open", "begun", "text"]
+# drawn: the prompt on a canvas of random tokens.
+Layout = Literal["answer", "rows", "grid", "left", "aligned", "ahead", "total", "open", "begun", "text", "drawn"]
 
 # eot: a row is done when a block ends in end-of-turn. eos: when a finished block leaves end-of-text in the answer.
 # early_eos: also within a block, as soon as nothing before the first end-of-text is masked. ids: after a block with one
@@ -178,6 +180,7 @@ class Decode:
         bd3lm_dit: ClassVar[type[BD3LMDiT]]
         gidd: ClassVar[type[GIDD]]
         gidd_correction: ClassVar[type[GIDDCorrection]]
+        gidd_v2: ClassVar[type[GIDDv2]]
         sedd: ClassVar[type[SEDD]]
 
     def __post_init__(self) -> None:

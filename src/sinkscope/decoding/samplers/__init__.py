@@ -8,6 +8,7 @@ from sinkscope.decoding.samplers import (  # noqa: F401 - each makes itself know
     dllm,
     dream,
     gidd,
+    gidd_v2,
     llada,
     mdlm,
     nemotron,
