@@ -66,6 +66,10 @@ class Family:
         """A module of ours, where no class of transformers computes what the checkpoint does."""
         return None
 
+    def has_built_in_key(self, config: Any) -> bool:
+        """Whether every head has a learned key that stands on no position; config: the native one."""
+        return False
+
     def block(self, config: Config) -> int | None:
         """Block length of a checkpoint that was trained with block-causal attention; None: it sees everything."""
         if self.block_length is None:

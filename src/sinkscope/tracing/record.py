@@ -123,7 +123,7 @@ def cut_row(
         model=model.identity(),
         backend=recorder.backend,
         vocabulary=vocabulary,
-        mask_id=model.mask_id,
+        mask_id=None if recorder.settings.layout == "drawn" else model.mask_id,  # there noise may be any token
         causal=model.causal,
         prompt=prompt,
         text="" if model.tokenizer is None else model.decode_text(done.returned[row]),

@@ -40,6 +40,9 @@ class GIDDv2(Family):
 
         return GIDDv2ForDiffusion
 
+    def has_built_in_key(self, config: Any) -> bool:
+        return bool(config.attention_bias)
+
     def native_config(self, config: Config) -> PretrainedConfig:
         from sinkscope.models.gidd_v2 import GIDDv2Config
 
