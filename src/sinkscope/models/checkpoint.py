@@ -103,11 +103,20 @@ def weight_files(folder: Path) -> dict[Path, Header]:
         pickled = sorted(path.name for pattern in PICKLED for path in folder.glob(pattern))
         if pickled:
             raise CheckpointError(
-                f"Expected .safetensors weights in {folder}, found only pickle ({', '.join(pickled[:3])}), which can "
-                "run code when opened and is refused; convert it to safetensors on a machine where you trust it."
+                f"Expected .safetensors weights in {short(folder)}, found only pickle ({', '.join(pickled[:3])}), which can "
+                f"run code when opened and is refused; convert it on a machine where you trust it: {conversion(folder, pickled[0])}"
             )
         raise CheckpointError(f"Expected .safetensors weights in {folder}, found none; is the download complete?")
     return {path: read_header(path) for path in files}
+
+
+def conversion(folder: Path, pickled: str) -> str:
+    """The command that turns a pickled state dict into safetensors; torch then opens tensors only."""
+    place, target = folder / pickled, folder / "model.safetensors"
+    return (
+        "python -c 'import torch, safetensors.torch as s; "
+        f's.save_file({{k: v.clone() for k, v in torch.load("{place}", weights_only=True).items()}}, "{target}")\''
+    )
 
 
 def read_header(path: Path) -> Header:

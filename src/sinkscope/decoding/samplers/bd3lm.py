@@ -210,9 +210,7 @@ def keep_nucleus(chances: Tensor, share: float) -> Tensor:
     return kept / kept.sum(-1, keepdim=True)
 
 
-def write_tokens(
-    state: NoisyCanvas, chances: Tensor, block: tuple[int, int], time: Tensor, gap: float
-) -> bool:
+def write_tokens(state: NoisyCanvas, chances: Tensor, block: tuple[int, int], time: Tensor, gap: float) -> bool:
     """One update of a block; whether it changed anything."""
     columns = slice(*block)
     masked = torch.zeros_like(state.masked)

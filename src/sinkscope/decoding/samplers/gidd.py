@@ -70,9 +70,7 @@ def mixing(time: Tensor, share: float, vocabulary: int, mask_id: int) -> tuple[T
     return (1 - time) / whole, noise
 
 
-def reverse_weights(
-    chances: Tensor, tokens: Tensor, time: Tensor, after: Tensor, share: float, mask_id: int
-) -> Tensor:
+def reverse_weights(chances: Tensor, tokens: Tensor, time: Tensor, after: Tensor, share: float, mask_id: int) -> Tensor:
     """Chances [batch, position, vocab] of each position's token at the time after, given the one now."""
     vocabulary = chances.shape[-1]
     kept, noise = mixing(time, share, vocabulary, mask_id)

@@ -55,7 +55,9 @@ class GIDDv2(NoisyDecode):
         self, model: Model, prompt: Tensor, attention_mask: Tensor | None, run: DecodeRun
     ) -> tuple[Tensor, list[Tensor]]:
         state = BlockCanvas.start(model, prompt, self, attention_mask, run)
-        draw_prior(model, prompt, self, state.draws.generator)  # the layout has drawn the same: the stream goes on behind it
+        draw_prior(
+            model, prompt, self, state.draws.generator
+        )  # the layout has drawn the same: the stream goes on behind it
         if self.temperature == 0 and self.method == "ancestral" and state.mask_share(torch.zeros(())) > 0.5:
             raise DecodeError("Temperature 0 leaves an ancestral step of mask noise nothing to draw; use adaptive.")
         start, width = prompt.shape[1], state.canvas.width
