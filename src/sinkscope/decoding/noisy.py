@@ -16,6 +16,7 @@ from sinkscope.errors import DecodeError
 from sinkscope.models.model import Model
 from sinkscope.validation import FromZero, settings
 
+Span = tuple[int, int] | None  # columns of the canvas; None: all
 TINY = 1e-10  # keeps the logarithm of a uniform number finite, as the authors' code does
 
 
@@ -120,7 +121,7 @@ class NoisyCanvas:
             time=time, most=self.settings.most_steps,
         )  # fmt: skip
 
-    def forward(self, time: Tensor | None = None, span: tuple[int, int] | None = None) -> Tensor:
+    def forward(self, time: Tensor | None = None, span: Span = None) -> Tensor:
         """Logits [batch, position, vocab] of the canvas, or of some of its columns, which then see each other only."""
         span = span or (0, self.canvas.width)
         self.begin(span)
@@ -148,7 +149,14 @@ class NoisyCanvas:
         self.canvas = replace(self.canvas, tokens=changed)
         return not same
 
-    def look(self, probabilities: Tensor, span: tuple[int, int] | None = None) -> None:
+    def fill(self, tokens: Tensor, span: Span = None) -> bool:
+        """Put tokens [batch, column] in the place of the masks of some columns; whether anything changed."""
+        first, last = span or (0, self.canvas.width)
+        whole, where = self.tokens.clone(), torch.zeros_like(self.masked)
+        whole[:, first:last], where[:, first:last] = tokens, self.masked[:, first:last]
+        return self.write(whole, where)
+
+    def look(self, probabilities: Tensor, span: Span = None) -> None:
         """Note how sure the model is, [batch, position, vocab] of these columns."""
         first, last = span or (0, self.canvas.width)
         self.confidence = torch.full(self.tokens.shape, torch.nan, device=self.tokens.device)

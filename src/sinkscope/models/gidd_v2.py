@@ -1,36 +1,20 @@
-"""GIDD v2's transformer in plain torch: scores have a cap, and every head a learned key and value in front of all others."""
+"""GIDD v2's transformer: scores have a cap, and every head has a learned key and value in front of all others."""
 
 from __future__ import annotations
 
-from typing import Any, ClassVar
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
-from transformers import AttentionInterface, PretrainedConfig, PreTrainedModel
+from transformers import AttentionInterface
 from transformers.masking_utils import AttentionMaskInterface, sdpa_mask
-from transformers.modeling_outputs import BaseModelOutputWithPast, CausalLMOutputWithPast
-from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
 from sinkscope.attention.attend import attend
 from sinkscope.attention.call import BuiltIn
-from sinkscope.models.dit import rotary, rotate
+from sinkscope.models.own import OwnForDiffusion, OwnTransformer, Reading, RotaryAttention
 
 CAPPED = "sinkscope_capped"
-
-
-class GIDDv2Config(PretrainedConfig):
-    """The authors' fields that a forward or a decoder reads."""
-
-    model_type = "sinkscope_gidd_v2"
-
-    def __init__(self, mask_token_id: int = 3, bos_token_id: int = 0, eos_token_id: int = 1, pad_token_id: int = 2,
-                 **fields: Any) -> None:  # fmt: skip
-        super().__init__(tie_word_embeddings=False)
-        self.mask_token_id = mask_token_id
-        self.bos_token_id, self.eos_token_id, self.pad_token_id = bos_token_id, eos_token_id, pad_token_id
-        for name, value in fields.items():
-            setattr(self, name, value)
 
 
 def capped_attention(
@@ -39,10 +23,8 @@ def capped_attention(
 ) -> tuple[Tensor, None]:  # fmt: skip
     """The attention of this model where nobody listens."""
     if built_in is not None:
-        key, value = (
-            torch.cat([own.to(part).expand(len(part), -1, -1, -1), part], 2)
-            for own, part in zip(built_in, (key, value), strict=True)
-        )
+        own_key, own_value = (own.expand(len(key), -1, -1, -1) for own in built_in)
+        key, value = torch.cat([own_key, key], 2), torch.cat([own_value, value], 2)
         attention_mask = None if attention_mask is None else functional.pad(attention_mask, (1, 0), value=True)
     out = attend(query, key, value, mask=attention_mask, scale=scaling, cap=cap)[0]
     return out.transpose(1, 2).contiguous(), None
@@ -75,24 +57,20 @@ class ScaledLinear(nn.Linear):
         self.scaling = inputs**-0.5 if scaling == "fan_in" else float(scaling)
 
     def forward(self, hidden: Tensor) -> Tensor:
-        made = functional.linear(hidden, self.weight) * self.scaling
-        return made if self.bias is None else made + self.bias
+        product = functional.linear(hidden, self.weight) * self.scaling
+        return product + self.bias if "bias" in self._parameters and self._parameters["bias"] is not None else product
 
 
-class GIDDv2Attention(nn.Module):
-    is_causal = False
-
+class GIDDv2Attention(RotaryAttention):
     def __init__(self, config: Any, layer: int) -> None:
-        super().__init__()
-        width, inner = config.hidden_size, config.num_attention_heads * config.head_dim
-        self.config, self.layer_idx, self.head_dim = config, layer, config.head_dim
+        super().__init__(config, layer)
+        width, heads = config.hidden_size, config.num_attention_heads
+        inner = heads * config.head_dim
         self.q_proj, self.k_proj, self.v_proj = (ScaledLinear(config, width, inner) for _ in range(3))
         self.o_proj = ScaledLinear(config, inner, width)
         self.q_norm, self.k_norm = (RMSNorm(inner, config.rms_norm_eps) for _ in range(2))
-        self.added = config.resid_scale / config.num_hidden_layers
         if config.attention_bias:
-            shape = (config.num_attention_heads, config.head_dim)
-            self.k_bias, self.v_bias = (nn.Parameter(torch.zeros(shape)) for _ in range(2))
+            self.k_bias, self.v_bias = (nn.Parameter(torch.zeros(heads, config.head_dim)) for _ in range(2))
 
     @property
     def built_in(self) -> BuiltIn | None:
@@ -101,29 +79,21 @@ class GIDDv2Attention(nn.Module):
             return None
         return BuiltIn(self.k_bias[None, :, None], self.v_bias[None, :, None])
 
-    def forward(self, hidden: Tensor, place: tuple[Tensor, Tensor], mask: Tensor | None, cache: Any) -> Tensor:
+    def forward(self, hidden: Tensor, reading: Reading) -> Tensor:
         parts = self.q_norm(self.q_proj(hidden)), self.k_norm(self.k_proj(hidden)), self.v_proj(hidden)
-        q, k, v = (part.unflatten(-1, (-1, self.head_dim)).transpose(1, 2) for part in parts)
-        q, k = rotate(q, *place), rotate(k, *place)
-        if cache is not None:
-            k, v = cache.update(k, v, self.layer_idx)
-        attention = ALL_ATTENTION_FUNCTIONS[self.config._attn_implementation]
-        out = attention(
-            self, q, k, v, mask, scaling=self.head_dim**-0.5, cap=float(self.config.attn_soft_cap),
-            built_in=self.built_in, is_causal=False,
-        )[0]  # fmt: skip
-        return self.added * self.o_proj(out.flatten(2))  # type: ignore[no-any-return]
+        out = self.attend(parts, reading, cap=float(self.config.attn_soft_cap), built_in=self.built_in)
+        return self.config.branch_scale * self.o_proj(out)  # type: ignore[no-any-return]
 
 
 class GIDDv2MLP(nn.Module):
     def __init__(self, config: Any) -> None:
         super().__init__()
+        self.config = config
         self.up_proj = ScaledLinear(config, config.hidden_size, config.intermediate_size, bias=config.mlp_bias)
         self.down_proj = ScaledLinear(config, config.intermediate_size, config.hidden_size, bias=config.mlp_bias)
-        self.added = config.resid_scale / config.num_hidden_layers
 
     def forward(self, hidden: Tensor) -> Tensor:
-        return self.added * self.down_proj(self.up_proj(hidden).relu().square())  # type: ignore[no-any-return]
+        return self.config.branch_scale * self.down_proj(self.up_proj(hidden).relu().square())  # type: ignore[no-any-return]
 
 
 class GIDDv2Layer(nn.Module):
@@ -134,70 +104,19 @@ class GIDDv2Layer(nn.Module):
         self.mlp_layernorm = RMSNorm(config.hidden_size, config.rms_norm_eps)
         self.mlp = GIDDv2MLP(config)
 
-    def forward(self, hidden: Tensor, place: tuple[Tensor, Tensor], mask: Tensor | None, cache: Any) -> Tensor:
-        hidden = hidden + self.self_attn(self.attn_layernorm(hidden), place, mask, cache)
+    def forward(self, hidden: Tensor, reading: Reading) -> Tensor:
+        hidden = hidden + self.self_attn(self.attn_layernorm(hidden), reading)
         return hidden + self.mlp(self.mlp_layernorm(hidden))  # type: ignore[no-any-return]
 
 
-class GIDDv2PreTrained(PreTrainedModel):
-    config_class = GIDDv2Config
-    base_model_prefix = "model"
-    _supports_sdpa = True
-    _supports_attention_backend = True
-    _no_split_modules: ClassVar[list[str]] = ["GIDDv2Layer"]
+class GIDDv2(OwnTransformer):
+    def make_layer(self, config: Any, layer: int) -> nn.Module:
+        return GIDDv2Layer(config, layer)
 
-    def _init_weights(self, module: nn.Module) -> None:
-        """All weights come from the checkpoint."""
+    def make_norm(self, config: Any) -> nn.Module:
+        return RMSNorm(config.hidden_size, config.rms_norm_eps)
 
 
-class GIDDv2(GIDDv2PreTrained):
-    """Ids → hidden states behind the final norm."""
-
-    def __init__(self, config: Any) -> None:
-        super().__init__(config)
-        self.embed_tokens = nn.Embedding(config.vocab_size, config.hidden_size)
-        self.layers = nn.ModuleList(GIDDv2Layer(config, layer) for layer in range(config.num_hidden_layers))
-        self.norm = RMSNorm(config.hidden_size, config.rms_norm_eps)
-        self.post_init()
-
-    def forward(
-        self,
-        input_ids: Tensor,
-        attention_mask: Tensor | None = None,
-        position_ids: Tensor | None = None,
-        past_key_values: Any = None,
-        **unused: Any,
-    ) -> BaseModelOutputWithPast:
-        """attention_mask: [batch, key] with 0 at padding, or bool [batch | 1, 1, query, key]."""
-        if position_ids is None:
-            before = 0 if past_key_values is None else past_key_values.get_seq_length()
-            position_ids = before + torch.arange(input_ids.shape[1], device=input_ids.device)[None]
-        if attention_mask is not None and attention_mask.dim() == 2:
-            attention_mask = attention_mask.bool()[:, None, None]
-        place = rotary(position_ids, self.config.head_dim, self.config.rope_theta)
-        hidden = self.embed_tokens(input_ids)
-        for layer in self.layers:
-            hidden = layer(hidden, place, attention_mask, past_key_values)
-        return BaseModelOutputWithPast(last_hidden_state=self.norm(hidden), past_key_values=past_key_values)
-
-
-class GIDDv2ForDiffusion(GIDDv2PreTrained):
-    """The transformer and its output head, whose logits have a constant factor."""
-
-    _tied_weights_keys = None
-
-    def __init__(self, config: Any) -> None:
-        super().__init__(config)
-        self.model = GIDDv2(config)
-        self.lm_head = nn.Linear(config.hidden_size, config.vocab_size, bias=False)
-        self.post_init()
-
-    def get_input_embeddings(self) -> nn.Module:
-        return self.model.embed_tokens
-
-    def get_output_embeddings(self) -> nn.Module:
-        return self.lm_head
-
-    def forward(self, input_ids: Tensor, **words: Any) -> CausalLMOutputWithPast:
-        output = self.model(input_ids, **words)
-        return CausalLMOutputWithPast(logits=self.lm_head(output.last_hidden_state) * self.config.head_scaling)
+class GIDDv2ForDiffusion(OwnForDiffusion):
+    def make_transformer(self, config: Any) -> GIDDv2:
+        return GIDDv2(config)

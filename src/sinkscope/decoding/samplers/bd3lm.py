@@ -212,22 +212,15 @@ def keep_nucleus(chances: Tensor, share: float) -> Tensor:
 
 def write_tokens(state: NoisyCanvas, chances: Tensor, block: tuple[int, int], time: Tensor, gap: float) -> bool:
     """One update of a block; whether it changed anything."""
-    columns = slice(*block)
-    masked = torch.zeros_like(state.masked)
-    masked[:, columns] = state.masked[:, columns]
-    tokens = state.tokens.clone()
     if not state.settings.first_hitting:
         stays = ((time - gap) / time).double()
         weights = chances * (1 - stays)
         weights[..., state.mask_id] = stays
-        tokens[:, columns] = state.draws.token(weights)
-        return state.write(tokens, masked)
-    tokens[:, columns] = state.draws.token(chances)
-    open_columns = masked[0].nonzero().flatten()
-    which = int(torch.randint(0, len(open_columns), (1,), generator=state.draws.generator))
-    one = torch.zeros_like(masked)
-    one[0, open_columns[which]] = True
-    return state.write(tokens, one)
+        return state.fill(state.draws.token(weights), block)
+    tokens = state.draws.token(chances)
+    masked = state.masked[0, slice(*block)].nonzero().flatten()
+    place = block[0] + int(masked[torch.randint(0, len(masked), (1,), generator=state.draws.generator)])
+    return state.fill(tokens[:, place - block[0]][:, None], (place, place + 1))
 
 
 def test_end(state: NoisyCanvas, stop: int) -> tuple[bool, int]:

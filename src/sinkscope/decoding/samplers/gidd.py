@@ -19,6 +19,7 @@ from sinkscope.validation import Count, FromZero, NonNegative, Share, Truth
 
 LEAST_UNIFORM = math.exp(-20)
 MDLM_NOISE = 1e-4
+Mixing = tuple[Tensor, Tensor]  # how much of a token is left, and the chances [vocab] of what stands in its place
 Below1 = Annotated[float, Field(strict=True, ge=0, lt=1)]
 
 
@@ -47,10 +48,12 @@ class GIDD(NoisyDecode):
             logits = state.forward(all_rows(time, state))
             chances = known_tokens(logits, state.mask_id)
             state.look(chances)
-            if self.rule == "gidd":
-                write_step(state, reverse_weights(chances, state.tokens, time, after, share, state.mask_id))
-            else:
+            if self.rule == "mdlm":
                 write_mask_step(state, chances, time, after, last=number == 0)
+            else:
+                both = (mixing(one, share, model.vocabulary, state.mask_id) for one in (time, after))
+                weights = cut(posterior(chances, state.tokens, *both), self.min_p)
+                state.write(draw(state, weights), ~state.canvas.given & state.canvas.real)
             state.end_step()
         return state.finish()
 
@@ -60,7 +63,7 @@ def time_grid(steps: int, edge: float) -> Tensor:
     return torch.linspace(edge, 1 - edge, steps + 1)[:-1]
 
 
-def mixing(time: Tensor, share: float, vocabulary: int, mask_id: int) -> tuple[Tensor, Tensor]:
+def mixing(time: Tensor, share: float, vocabulary: int, mask_id: int) -> Mixing:
     """How much of a token is left at a time, and the chances [vocab] of what noise has put in its place."""
     share = max(LEAST_UNIFORM, share)
     uniform = (time * (1 - time)).sqrt() * 2 * share / (1 - share)
@@ -70,33 +73,26 @@ def mixing(time: Tensor, share: float, vocabulary: int, mask_id: int) -> tuple[T
     return (1 - time) / whole, noise
 
 
-def reverse_weights(chances: Tensor, tokens: Tensor, time: Tensor, after: Tensor, share: float, mask_id: int) -> Tensor:
-    """Chances [batch, position, vocab] of each position's token at the time after, given the one now."""
-    vocabulary = chances.shape[-1]
-    kept, noise = mixing(time, share, vocabulary, mask_id)
-    kept_after, noise_after = mixing(after, share, vocabulary, mask_id)
+def posterior(chances: Tensor, tokens: Tensor, now: Mixing, after: Mixing) -> Tensor:
+    """Chances [batch, position, vocab] of each position's token after a reverse step, given the one that stands there."""
+    (kept, noise), (kept_after, noise_after) = now, after
     noise, noise_after = noise.to(chances), noise_after.to(chances)
-    ratio = kept / kept_after
-    here = tokens[..., None]
+    ratio, here = kept / kept_after, tokens[..., None]
     marginal = kept * chances.gather(-1, here) + noise[here]
     forward = (noise[here] - ratio * noise_after[here]).expand_as(chances)
     forward = forward.scatter_add(-1, here, ratio.to(chances).expand(here.shape))
     return (kept_after * chances + noise_after) * forward / marginal
 
 
-def write_step(state: NoisyCanvas, weights: Tensor) -> None:
-    state.write(draw(state, cut(weights, state.settings.min_p)), ~state.canvas.given & state.canvas.real)
-
-
 def write_mask_step(state: NoisyCanvas, chances: Tensor, time: Tensor, after: Tensor, last: bool) -> None:
     """Mask noise alone: a mask stays one, or takes a token for good."""
     if last:
-        state.write(chances.argmax(-1), state.masked)
+        state.fill(chances.argmax(-1))
         return
     now, then = (1 - MDLM_NOISE) * time, (1 - MDLM_NOISE) * after
     weights = chances * (now - then)
     weights[..., state.mask_id] = then
-    state.write(draw(state, cut(weights / now, state.settings.min_p)), state.masked)
+    state.fill(draw(state, cut(weights / now, state.settings.min_p)))
 
 
 def cut(weights: Tensor, least: float) -> Tensor:

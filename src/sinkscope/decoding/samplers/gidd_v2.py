@@ -12,7 +12,9 @@ from transformers import DynamicCache
 
 from sinkscope.attention.forward import forward_context
 from sinkscope.decoding.canvas import LAYOUTS, Canvas, DecodeRun
+from sinkscope.decoding.choose import truncated
 from sinkscope.decoding.noisy import NoisyCanvas, NoisyDecode
+from sinkscope.decoding.samplers.gidd import posterior
 from sinkscope.decoding.settings import Layout, TokenId, sampler
 from sinkscope.errors import DecodeError
 from sinkscope.models.model import Model
@@ -225,28 +227,13 @@ def adaptive_step(state: BlockCanvas, logits: Tensor, tokens: Tensor, now: Tenso
 
 def ancestral_step(state: BlockCanvas, logits: Tensor, tokens: Tensor, now: Tensor, after: Tensor) -> Tensor:
     """Every position is drawn from the reverse step between two noise levels."""
-    chances = filtered(logits, state.settings)
-    kept, kept_after = now.sigmoid(), after.sigmoid()
-    noise = ((1 - kept) * state.noise(now)).to(chances)
-    noise_after = ((1 - kept_after) * state.noise(after)).to(chances)
-    ratio, here = kept / kept_after, tokens[..., None]
-    forward = (noise[here] - ratio * noise_after[here]).expand_as(chances)
-    forward = forward.scatter_add(-1, here, ratio.to(chances).expand(here.shape))
-    marginal = kept * chances.gather(-1, here) + noise[here]
-    return draw(state, (kept_after * chances + noise_after) * forward / marginal)
+    levels = ((one.sigmoid(), one.sigmoid().neg().add(1) * state.noise(one)) for one in (now, after))
+    return draw(state, posterior(filtered(logits, state.settings), tokens, *levels))
 
 
 def filtered(logits: Tensor, settings: Any) -> Tensor:
     """Chances under temperature, then the top_k likeliest, then those whose sum reaches top_p."""
     if settings.temperature == 0:
         return torch.nn.functional.one_hot(logits.argmax(-1), logits.shape[-1]).to(logits)
-    logits = logits / settings.temperature
-    if settings.top_k is not None:
-        least = logits.topk(min(settings.top_k, logits.shape[-1])).values[..., -1:]
-        logits = logits.masked_fill(logits < least, -torch.inf)
-    if settings.top_p is not None and settings.top_p < 1:
-        ordered, order = logits.sort(-1, descending=True)
-        chances = ordered.softmax(-1)
-        out = chances.cumsum(-1) - chances > settings.top_p
-        logits = logits.masked_fill(torch.zeros_like(out).scatter(-1, order, out), -torch.inf)
-    return logits.softmax(-1)
+    flat = truncated(logits.flatten(0, 1) / settings.temperature, None, settings.top_k)
+    return truncated(flat, settings.top_p, None).softmax(-1).view(logits.shape)

@@ -10,7 +10,7 @@ from pydantic import Field
 from torch import Tensor
 
 from sinkscope.decoding.canvas import DecodeRun
-from sinkscope.decoding.noisy import NoisyCanvas, NoisyDecode, all_rows, known_tokens
+from sinkscope.decoding.noisy import NoisyCanvas, NoisyDecode, Span, all_rows, known_tokens
 from sinkscope.decoding.settings import sampler
 from sinkscope.errors import DecodeError
 from sinkscope.models.model import Model
@@ -55,17 +55,14 @@ class MDLMDiT(NoisyDecode):
     def most_steps(self) -> int:
         if self.predictor != "semi_ar":
             return super().most_steps
-        assert self.stride is not None
-        return (self.length // self.stride + 1) * (int(1 / self.gap) + 2)
+        return (self.length // (self.stride or 1) + 1) * (int(1 / self.gap) + 2)
 
     def generate(
         self, model: Model, prompt: Tensor, attention_mask: Tensor | None, run: DecodeRun
     ) -> tuple[Tensor, list[Tensor]]:
         state = NoisyCanvas.start(model, prompt, self, attention_mask, run)
-        if self.predictor == "semi_ar":
-            write_windows(state)
-        else:
-            write_canvas(state)
+        write = write_windows if self.predictor == "semi_ar" else write_canvas
+        write(state)
         return state.finish()
 
 
@@ -78,20 +75,44 @@ def write_canvas(state: NoisyCanvas) -> None:
     """Steps over the whole canvas, then what is left of the noise."""
     settings, steps = state.settings, state.settings.steps
     times, gap = torch.linspace(1, LAST, steps + 1), (1 - LAST) / steps
-    caches = settings.predictor == "ddpm_cache" and state.model.config.time_input == "none"
+    denoise(state, times[:-1], gap, None)
+    if not settings.noise_removal:
+        return
+    state.end_step()
+    chances = read(state, noise_level(times[-1]), None)
+    state.fill(state.draws.token(chances) if settings.predictor == "analytic" else chances.argmax(-1))
+
+
+def write_windows(state: NoisyCanvas) -> None:
+    """Semi-autoregressive: a window is written whole, and the next one begins a stride later."""
+    window, stride, gap, width = state.settings.window, state.settings.stride, state.settings.gap, state.canvas.width
+    if width < window or (width - window) % stride:
+        raise DecodeError(
+            f"Expected prompt and length of one window ({window}) and whole strides ({stride}), got {width} columns."
+        )
+    times = torch.tensor([1 - number * gap for number in range(int(1 / gap) + 1)])
+    for start in range(0, width - window + 1, stride):
+        span = (start, start + window)
+        denoise(state, times, gap, span)
+        state.end_step()
+        state.fill(read(state, torch.zeros(()), span).argmax(-1), span)
+
+
+def denoise(state: NoisyCanvas, times: Tensor, gap: float, span: Span) -> None:
+    """An update at each time, of these columns; a forward where the last one changed something."""
+    predictor = state.settings.predictor
+    caches = predictor in ("ddpm_cache", "semi_ar") and state.model.config.time_input == "none"
     chances: Tensor | None = None
-    for time in times[:-1]:
+    for time in times:
         if chances is None:
             state.end_step()
-            chances = read(state, noise_level(time))
-        weights = reverse_weights(settings.predictor, chances, time, time - gap, state.mask_id)
-        if state.write(state.draws.token(weights), state.masked) or not caches:
+            chances = read(state, noise_level(time), span)
+        weights = reverse_weights(predictor, chances, time, time - gap, state.mask_id)
+        if state.fill(state.draws.token(weights), span) or not caches:
             chances = None
-    if settings.noise_removal:
-        remove_noise(state, times[-1])
 
 
-def read(state: NoisyCanvas, sigma: Tensor, span: tuple[int, int] | None = None) -> Tensor:
+def read(state: NoisyCanvas, sigma: Tensor, span: Span) -> Tensor:
     """Chances [batch, position, vocab] of each token but the mask, by a forward at this noise level."""
     chances = known_tokens(state.forward(all_rows(sigma, state), span), state.mask_id)
     state.look(chances, span)
@@ -116,46 +137,3 @@ def analytic_weights(chances: Tensor, sigma: Tensor, after: Tensor, mask_id: int
     weights = torch.expm1(gap) * ratio * chances
     weights[..., mask_id] = gap.exp() + (1 - gap.exp()) * (ratio + 1)
     return weights
-
-
-def remove_noise(state: NoisyCanvas, time: Tensor) -> None:
-    """One forward at the last time; every mask takes its likeliest token (analytic: a draw)."""
-    state.end_step()
-    chances = read(state, noise_level(time))
-    analytic = state.settings.predictor == "analytic"
-    state.write(state.draws.token(chances) if analytic else chances.argmax(-1), state.masked)
-
-
-def write_windows(state: NoisyCanvas) -> None:
-    """Semi-autoregressive: a window is written whole, and the next one begins a stride later."""
-    window, stride = state.settings.window, state.settings.stride
-    width = state.canvas.width
-    if width < window or (width - window) % stride:
-        raise DecodeError(
-            f"Expected prompt and length of one window ({window}) and whole strides ({stride}), got {width} columns."
-        )
-    for start in range(0, width - window + 1, stride):
-        write_window(state, (start, start + window))
-
-
-def write_window(state: NoisyCanvas, span: tuple[int, int]) -> None:
-    columns, gap = slice(*span), state.settings.gap
-    chances: Tensor | None = None
-    for number in range(int(1 / gap) + 1):
-        time = torch.tensor(1 - number * gap)
-        if chances is None:
-            state.end_step()
-            chances = read(state, noise_level(time), span)
-        weights = reverse_weights("ddpm_cache", chances, time, time - gap, state.mask_id)
-        tokens = state.tokens.clone()
-        tokens[:, columns] = state.draws.token(weights)
-        inside = torch.zeros_like(state.masked)
-        inside[:, columns] = state.masked[:, columns]
-        if state.write(tokens, inside) or state.model.config.time_input != "none":
-            chances = None
-    state.end_step()
-    tokens = state.tokens.clone()
-    tokens[:, columns] = read(state, torch.zeros(()), span).argmax(-1)
-    inside = torch.zeros_like(state.masked)
-    inside[:, columns] = state.masked[:, columns]
-    state.write(tokens, inside)

@@ -41,12 +41,12 @@ class SEDD(NoisyDecode):
                 weights = euler_weights(ratios, time, gap, state.mask_id)
             else:
                 weights = staggered(ratios, noise_level(time) - noise_level(time - gap), state.mask_id)
-            state.write(state.draws.token(weights), state.masked)
+            state.fill(state.draws.token(weights))
             state.end_step()
         if self.denoise:
             sigma = noise_level(times[-1])
             weights = staggered(read_ratios(state, sigma), sigma, state.mask_id)
-            state.write(state.draws.token(weights[..., : state.mask_id]), state.masked)
+            state.fill(state.draws.token(weights[..., : state.mask_id]))
         return state.finish()
 
 

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 SAME = (
     "vocab_size", "hidden_size", "intermediate_size", "num_hidden_layers", "num_attention_heads", "head_dim",
     "max_position_embeddings", "rms_norm_eps", "rope_theta", "attention_bias", "mlp_bias", "attn_soft_cap",
-    "resid_scale", "head_scaling", "weight_scaling", "noise_type", "min_log_snr", "max_log_snr",
+    "head_scaling", "weight_scaling", "noise_type", "min_log_snr", "max_log_snr",
 )  # fmt: skip
 MASK = 3
 
@@ -44,11 +44,15 @@ class GIDDv2(Family):
         return bool(config.attention_bias)
 
     def native_config(self, config: Config) -> PretrainedConfig:
-        from sinkscope.models.gidd_v2 import GIDDv2Config
+        from transformers import PretrainedConfig
 
         fields = {name: config[name] for name in SAME}
-        special = {name: config[name] for name in ("bos_token_id", "eos_token_id") if config.get(name) is not None}
-        return GIDDv2Config(num_key_value_heads=fields["num_attention_heads"], **fields, **special)
+        special = {"bos_token_id": 0, "eos_token_id": 1, "pad_token_id": 2}
+        named = {name: config[name] for name in special if config.get(name) is not None}
+        return PretrainedConfig(
+            **fields, **special | named, mask_token_id=MASK, num_key_value_heads=config["num_attention_heads"],
+            branch_scale=config["resid_scale"] / config["num_hidden_layers"], head_bias=False, tie_word_embeddings=False,
+        )  # fmt: skip
 
     def adapt(self, module: Any, config: Config) -> None:
         from sinkscope.models.gidd_v2 import CAPPED

@@ -13,6 +13,7 @@ if TYPE_CHECKING:
 
     from sinkscope.models.model import Model
 
+ANY_LENGTH = 1 << 20  # there is no table of positions
 BLOCK = r"^(?:backbone\.)?blocks\.(\d+)\."
 PARTS = {
     r"adaLN_modulation\.": "modulation.", r"norm1\.": "input_layernorm.", r"norm2\.": "post_attention_layernorm.",
@@ -49,13 +50,15 @@ class SmallDiffusion(Family):
         return "sigma" if config.get("time_conditioning") else "none"
 
     def native_config(self, config: Config) -> PretrainedConfig:
-        from sinkscope.models.dit import DiTConfig
+        from transformers import PretrainedConfig
 
-        fields = {name: int(config[own]) for name, own in self.sizes.items()}
-        words = int(config["vocab_size"])
-        return DiTConfig(
-            vocab_size=words, time_input=self.time_input(config), noise=self.noise, mask_token_id=words - 1,
-            eos_token_id=words - 2, bos_token_id=words - 2, **fields,
+        sizes = {name: int(config[own]) for name, own in self.sizes.items()}
+        words, width, heads = int(config["vocab_size"]), sizes["hidden_size"], sizes["num_attention_heads"]
+        return PretrainedConfig(
+            **sizes, vocab_size=words, head_dim=width // heads, num_key_value_heads=heads, intermediate_size=4 * width,
+            rope_theta=10000.0, max_position_embeddings=ANY_LENGTH, head_bias=True, head_scaling=1.0,
+            time_input=self.time_input(config), noise=self.noise, mask_token_id=words - 1, bos_token_id=words - 2,
+            eos_token_id=words - 2, pad_token_id=None, tie_word_embeddings=False,
         )  # fmt: skip
 
     def mask_id(self, config: Config, tokenizer: PreTrainedTokenizerBase | None) -> int | None:
