@@ -267,7 +267,7 @@ def is_transformers(part: nn.Module) -> bool:
 
 
 def is_native(root: nn.Module) -> bool:
-    """Whether the module is one of transformers' own classes, or of ours of that kind, whose attention all goes through the interface."""
+    """Whether the module is a class of transformers, or of ours, whose attention all goes through the interface."""
     return is_transformers(root) and type(root).__module__.startswith(OWN)
 
 

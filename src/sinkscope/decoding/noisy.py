@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Self
 
 import torch
 from torch import Tensor
@@ -84,9 +84,7 @@ class NoisyCanvas:
     confidence: Tensor | None = None
 
     @classmethod
-    def start(
-        cls, model: Model, prompt: Tensor, settings: Any, attention_mask: Tensor | None, run: DecodeRun
-    ) -> NoisyCanvas:
+    def start(cls, model: Model, prompt: Tensor, settings: Any, attention_mask: Tensor | None, run: DecodeRun) -> Self:
         if attention_mask is not None and not settings.pads:
             raise DecodeError(
                 f"{settings.sampler} decoding takes prompts of one length in a batch; decode the others in turn."

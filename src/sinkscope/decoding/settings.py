@@ -277,11 +277,6 @@ class Decode:
         return self.layout == "answer"
 
     @property
-    def draws_canvas(self) -> bool:
-        """Whether the canvas begins as random tokens, of which those behind the answer are seen too."""
-        return self.layout == "drawn"
-
-    @property
     def room(self) -> int:
         """Columns behind the answer that a decoder may write to."""
         return 0

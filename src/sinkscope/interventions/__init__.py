@@ -15,6 +15,6 @@ from sinkscope.interventions.values import MeanValues, PatchKeys, PatchValues, Z
 
 __all__ = [
     "INTERVENTIONS", "Active", "AddSinkToken", "Attenuate", "CutContext", "Effect", "HoldSinks", "Intervention", "MaskBuiltIn",
-    "MaskInstead", "MaskOthers", "MaskPositions", "MaskRandom", "MaskSinks", "MeanValues", "PatchKeys", "PatchValues", "PenaliseSinks",
-    "RotateSinks", "Selector", "Soften", "SoftmaxOffByOne", "Window", "ZeroValues", "intervene",
+    "MaskInstead", "MaskOthers", "MaskPositions", "MaskRandom", "MaskSinks", "MeanValues", "PatchKeys", "PatchValues",
+    "PenaliseSinks", "RotateSinks", "Selector", "Soften", "SoftmaxOffByOne", "Window", "ZeroValues", "intervene",
 ]  # fmt: skip

@@ -108,10 +108,6 @@ class MaskBuiltIn(Intervention):
         assert lost is not None
         return Change(hide_built_in=True, removed=lost.sum(2)[..., None])
 
-    @classmethod
-    def short_name(cls, words: Mapping[str, Any], causal: bool) -> str | None:
-        return None if words else "built-in key"
-
 
 @settings(InterventionError)
 class CutContext(Selector):

@@ -82,7 +82,8 @@ class DiTAttention(RotaryAttention):
 
     def forward(self, hidden: Tensor, gate: Tensor, reading: Reading) -> Tensor:
         q, k, v = self.qkv_proj(hidden).chunk(3, -1)
-        return gate * self.o_proj(self.attend((self.q_proj(q), self.k_proj(k), self.v_proj(v)), reading))
+        out: Tensor = self.o_proj(self.attend((self.q_proj(q), self.k_proj(k), self.v_proj(v)), reading))
+        return gate * out
 
 
 class DiTMLP(nn.Module):
@@ -92,7 +93,8 @@ class DiTMLP(nn.Module):
         self.down_proj = nn.Linear(config.intermediate_size, config.hidden_size)
 
     def forward(self, hidden: Tensor, gate: Tensor) -> Tensor:
-        return gate * self.down_proj(functional.gelu(self.up_proj(hidden), approximate="tanh"))
+        out: Tensor = self.down_proj(functional.gelu(self.up_proj(hidden), approximate="tanh"))
+        return gate * out
 
 
 class DiTLayer(nn.Module):
@@ -109,19 +111,17 @@ class DiTLayer(nn.Module):
     def forward(self, hidden: Tensor, reading: Reading) -> Tensor:
         shift1, scale1, gate1, shift2, scale2, gate2 = self.modulation(reading.time)[:, None].chunk(6, -1)
         hidden = hidden + self.self_attn(modulate(self.input_layernorm(hidden), shift1, scale1), gate1, reading)
-        return hidden + self.mlp(modulate(self.post_attention_layernorm(hidden), shift2, scale2), gate2)
+        out: Tensor = self.mlp(modulate(self.post_attention_layernorm(hidden), shift2, scale2), gate2)
+        return hidden + out
 
 
 class DiT(OwnTransformer):
+    layer_class = DiTLayer
+    norm_class = AdaptiveNorm
+
     def __init__(self, config: Any) -> None:
         super().__init__(config)
         self.time = TimeEmbedding(config)
-
-    def make_layer(self, config: Any, layer: int) -> nn.Module:
-        return DiTLayer(config, layer)
-
-    def make_norm(self, config: Any) -> nn.Module:
-        return AdaptiveNorm(config)
 
     def time_vector(self, ids: Tensor, time: Tensor | None) -> Tensor:
         vector: Tensor = self.time(self.time_of(ids, time))
@@ -137,18 +137,16 @@ class DiT(OwnTransformer):
             time = forward.time
         if time is not None:
             return time.to(ids.device, torch.float32)
-        share = (ids == config.mask_token_id).float().mean(1)
+        share: Tensor = (ids == config.mask_token_id).float().mean(1)
         if config.time_input == "t":
             return share.clamp(config.noise, 1 - config.noise)
         return -torch.log1p(-(1 - config.noise) * share)
 
 
 class DiTForDiffusion(OwnForDiffusion):
+    transformer_class = DiT
     # What the authors store beside the weights and their code makes again: rotary tables, the range of noise in training.
     _keys_to_ignore_on_load_unexpected = [  # noqa: RUF012 - transformers declares it so
         r"rotary_emb\.(inv_freq|cos_cached|sin_cached)$",
         r"sampling_eps_(min|max)$",
     ]
-
-    def make_transformer(self, config: Any) -> DiT:
-        return DiT(config)

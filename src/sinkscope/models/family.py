@@ -52,6 +52,7 @@ class Family:
     mask_token: ClassVar[str | None] = None  # text of the mask token, where config.json and tokenizer do not name it
     end_of_turn: ClassVar[str | None] = None  # text of the token that closes a chat turn
     empty_prompt: ClassVar[bool] = False  # writes without a prompt too
+    built_in_key: ClassVar[bool] = False  # every head has a learned key in front of all others, on no position
     key_mapping: ClassVar[dict[str, str]] = {}  # regular expression of a stored key → native key
 
     def matches(self, config: Config, folder: Path) -> bool:
@@ -65,10 +66,6 @@ class Family:
     def own_class(self) -> Any | None:
         """A module of ours, where no class of transformers computes what the checkpoint does."""
         return None
-
-    def has_built_in_key(self, config: Any) -> bool:
-        """Whether every head has a learned key that stands on no position; config: the native one."""
-        return False
 
     def block(self, config: Config) -> int | None:
         """Block length of a checkpoint that was trained with block-causal attention; None: it sees everything."""

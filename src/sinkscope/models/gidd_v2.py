@@ -37,10 +37,10 @@ AttentionMaskInterface.register(CAPPED, sdpa_mask)
 class RMSNorm(nn.Module):
     """Root mean square norm whose weight is stored as its distance from 1."""
 
-    def __init__(self, width: int, epsilon: float) -> None:
+    def __init__(self, config: Any) -> None:
         super().__init__()
-        self.weight = nn.Parameter(torch.zeros(width))
-        self.epsilon = epsilon
+        self.weight = nn.Parameter(torch.zeros(config.hidden_size))
+        self.epsilon = config.rms_norm_eps
 
     def forward(self, hidden: Tensor) -> Tensor:
         wide = hidden.float()
@@ -58,19 +58,18 @@ class ScaledLinear(nn.Linear):
 
     def forward(self, hidden: Tensor) -> Tensor:
         product = functional.linear(hidden, self.weight) * self.scaling
-        return product + self.bias if "bias" in self._parameters and self._parameters["bias"] is not None else product
+        bias: Any = self.bias
+        return product if bias is None else product + bias
 
 
 class GIDDv2Attention(RotaryAttention):
     def __init__(self, config: Any, layer: int) -> None:
         super().__init__(config, layer)
-        width, heads = config.hidden_size, config.num_attention_heads
-        inner = heads * config.head_dim
-        self.q_proj, self.k_proj, self.v_proj = (ScaledLinear(config, width, inner) for _ in range(3))
-        self.o_proj = ScaledLinear(config, inner, width)
-        self.q_norm, self.k_norm = (RMSNorm(inner, config.rms_norm_eps) for _ in range(2))
+        width, shape = config.hidden_size, (config.num_attention_heads, config.head_dim)
+        self.q_proj, self.k_proj, self.v_proj, self.o_proj = (ScaledLinear(config, width, width) for _ in range(4))
+        self.q_norm, self.k_norm = RMSNorm(config), RMSNorm(config)
         if config.attention_bias:
-            self.k_bias, self.v_bias = (nn.Parameter(torch.zeros(heads, config.head_dim)) for _ in range(2))
+            self.k_bias, self.v_bias = (nn.Parameter(torch.zeros(shape)) for _ in range(2))
 
     @property
     def built_in(self) -> BuiltIn | None:
@@ -99,9 +98,9 @@ class GIDDv2MLP(nn.Module):
 class GIDDv2Layer(nn.Module):
     def __init__(self, config: Any, layer: int) -> None:
         super().__init__()
-        self.attn_layernorm = RMSNorm(config.hidden_size, config.rms_norm_eps)
+        self.attn_layernorm = RMSNorm(config)
         self.self_attn = GIDDv2Attention(config, layer)
-        self.mlp_layernorm = RMSNorm(config.hidden_size, config.rms_norm_eps)
+        self.mlp_layernorm = RMSNorm(config)
         self.mlp = GIDDv2MLP(config)
 
     def forward(self, hidden: Tensor, reading: Reading) -> Tensor:
@@ -110,13 +109,9 @@ class GIDDv2Layer(nn.Module):
 
 
 class GIDDv2(OwnTransformer):
-    def make_layer(self, config: Any, layer: int) -> nn.Module:
-        return GIDDv2Layer(config, layer)
-
-    def make_norm(self, config: Any) -> nn.Module:
-        return RMSNorm(config.hidden_size, config.rms_norm_eps)
+    layer_class = GIDDv2Layer
+    norm_class = RMSNorm
 
 
 class GIDDv2ForDiffusion(OwnForDiffusion):
-    def make_transformer(self, config: Any) -> GIDDv2:
-        return GIDDv2(config)
+    transformer_class = GIDDv2

@@ -86,11 +86,6 @@ class Model:
         return int(self.config.vocab_size)
 
     @property
-    def has_built_in_key(self) -> bool:
-        """Whether every head has a learned key in front of all others, which stands on no position."""
-        return self.family.has_built_in_key(self.config)
-
-    @property
     def chat_template(self) -> str | None:
         template = getattr(self.tokenizer, "chat_template", None)
         return template if isinstance(template, str) else None

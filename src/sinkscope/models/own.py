@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -18,6 +18,13 @@ class Reading(NamedTuple):
     mask: Tensor | None  # bool [batch | 1, 1, query | 1, key]
     cache: Any
     time: Tensor | None  # [batch | 1, width], where the model has a time vector
+
+
+def own_config(**fields: Any) -> PretrainedConfig:
+    """A configuration of these fields; transformers takes any."""
+    make: Any = PretrainedConfig
+    made: PretrainedConfig = make(tie_word_embeddings=False, **fields)
+    return made
 
 
 def rotary(positions: Tensor, head_dim: int, base: float) -> tuple[Tensor, Tensor]:
@@ -66,19 +73,16 @@ class OwnPreTrained(PreTrainedModel):
 
 
 class OwnTransformer(OwnPreTrained):
-    """Ids → hidden states behind the final norm; a subclass makes layers and norm."""
+    """Ids → hidden states behind the final norm; a subclass names what its layers and its norm are made by."""
+
+    layer_class: ClassVar[Any]  # of the configuration and the layer's number
+    norm_class: ClassVar[Any]  # of the configuration
 
     def __init__(self, config: Any) -> None:
         super().__init__(config)
         self.embed_tokens = nn.Embedding(config.vocab_size, config.hidden_size)
-        self.layers = nn.ModuleList(self.make_layer(config, layer) for layer in range(config.num_hidden_layers))
-        self.norm = self.make_norm(config)
-
-    def make_layer(self, config: Any, layer: int) -> nn.Module:
-        raise NotImplementedError
-
-    def make_norm(self, config: Any) -> nn.Module:
-        raise NotImplementedError
+        self.layers = nn.ModuleList(self.layer_class(config, layer) for layer in range(config.num_hidden_layers))
+        self.norm = self.norm_class(config)
 
     def time_vector(self, ids: Tensor, time: Tensor | None) -> Tensor | None:
         """[batch | 1, width]; time [batch | 1] is what a caller says, in place of the decoder."""
@@ -108,19 +112,19 @@ class OwnTransformer(OwnPreTrained):
 
 
 class OwnForDiffusion(OwnPreTrained):
-    """A transformer and its output head, whose logits may have a constant factor; a subclass makes the transformer."""
+    """A transformer and its output head, whose logits may have a constant factor."""
+
+    transformer_class: ClassVar[Any]
 
     def __init__(self, config: Any) -> None:
         super().__init__(config)
-        self.model = self.make_transformer(config)
+        self.model = self.transformer_class(config)
         self.lm_head = nn.Linear(config.hidden_size, config.vocab_size, bias=config.head_bias)
         self.post_init()  # type: ignore[no-untyped-call]
 
-    def make_transformer(self, config: Any) -> OwnTransformer:
-        raise NotImplementedError
-
     def get_output_embeddings(self) -> nn.Module:
-        return self.lm_head
+        head: nn.Module = self.lm_head
+        return head
 
     def forward(self, input_ids: Tensor, **words: Any) -> CausalLMOutputWithPast:
         hidden = self.model(input_ids, **words).last_hidden_state

@@ -106,7 +106,7 @@ def cut_row(
     padding, prompt_width = recorder.real[row].start, recorder.answers[row]
     if model.causal:  # a row of a batch may be done before the others
         steps = int(recorder.kept["committed_at"][row].max()) + 1
-    noisy = recorder.settings.draws_canvas
+    noisy = recorder.settings.layout == "drawn"  # random tokens, of which those behind the answer are seen too
     written = recorder.real[row].stop if noisy else done.tokens.shape[1]
     stop = min(recorder.real[row].stop, written) if not model.causal else prompt_width + steps
     tensors = recorder.row(row, steps, slice(padding, stop))

@@ -89,7 +89,7 @@ def planned_form(model: Model, batch: int, positions: int, settings: Decode, kee
         return sum(prod(shapes[name]) * dtype_of(name, keep).itemsize for name in names)
 
     extra = needs(name for name, asked in EXTRAS.items() if getattr(keep, asked))
-    extra += needs(["built_in"]) if model.has_built_in_key else 0
+    extra += needs(["built_in"]) if model.family.built_in_key else 0
     full, summary = needs(FORMS["full"]) + extra, needs(FORMS["summary"]) + extra
     if keep.form != "summary" and full <= keep.budget:
         return "full", full
@@ -126,7 +126,7 @@ class Recorder(Tap):
         self.blocks = torch.zeros(shapes["blocks"][1:], dtype=torch.int32)
         # Name in a trace → [batch, …], as `SHAPES` has it.
         names = ["queries", "seen", "canvas", "confidence", "committed_at", *FORMS[self.form]]
-        names += ["built_in"] if model.has_built_in_key else []
+        names += ["built_in"] if model.family.built_in_key else []
         names += [name for name, asked in EXTRAS.items() if getattr(keep, asked)]
         self.kept = {name: _zeros(*shapes[name], dtype=dtype_of(name, keep)) for name in names}
         self.kept["confidence"].fill_(torch.nan)

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from sinkscope.errors import RuleError, TraceError
 from sinkscope.sinks.kinds import ROLE_KIND, role_names
-from sinkscope.sinks.rules import QUERY_GROUPS, Columns, Rule, Threshold
+from sinkscope.sinks.rules import Columns, Rule, Threshold
 from sinkscope.statistics import resampled
 from sinkscope.tracing.trace import Trace, single_threaded
 
@@ -44,19 +44,17 @@ def received(trace: Trace, group: str, unit: str) -> pl.DataFrame:
     return frame.with_columns(unit=pl.lit(unit), group=pl.lit(group))
 
 
-def built_in(trace: Trace, group: str) -> pl.DataFrame:
+def built_in(trace: Trace) -> pl.DataFrame:
     """See `Trace.built_in_key`."""
     if trace.built_in is None:
         raise TraceError("Expected a trace of a model with a built-in key, such as GIDD v2; this model has none.")
-    sums = trace.built_in.float()
-    sums = sums.sum(-1) if group == "all" else sums[..., QUERY_GROUPS.index(group)]  # [step, layer, head]
-    shares = sums / trace.query_count(group).clamp(min=1)[:, None, None]
-    step, layer, head = torch.ones_like(sums).nonzero().unbind(-1)
-    places = {"step": step.numpy(), "layer": layer.numpy(), "head": head.numpy()}
-    return pl.DataFrame(places).with_columns(
-        token=pl.lit(BUILT_IN), kind=pl.lit(BUILT_IN), received=pl.Series(sums.flatten().numpy()),
-        share=pl.Series(shares.flatten().numpy()), group=pl.lit(group),
-    )  # fmt: skip
+    sums = trace.built_in.float().sum(-1)  # [step, layer, head]
+    places = np.indices(tuple(sums.shape)).reshape(3, -1)
+    frame = pl.DataFrame(dict(zip(("step", "layer", "head"), places, strict=True)))
+    shares = sums / trace.query_count().clamp(min=1)[:, None, None]
+    found = {"received": sums, "share": shares}
+    columns = {name: pl.Series(values.flatten().numpy()) for name, values in found.items()}
+    return frame.with_columns(**columns, token=pl.lit(BUILT_IN), kind=pl.lit(BUILT_IN))
 
 
 def _keys(trace: Trace, step: Tensor, layer: Tensor, head: Tensor, position: Tensor) -> pl.DataFrame:

@@ -336,14 +336,14 @@ class Trace:
         table = find(self.part(part), check_rule(rule))
         return table.with_columns(pl.col("step") + self.part_steps(part).start)
 
-    def built_in_key(self, group: str = "all") -> pl.DataFrame:
+    def built_in_key(self) -> pl.DataFrame:
         """The model's own key by step, layer and head: what it received, and its share of all attention.
 
         It is counted apart from tokens: no other table has it.
         """
         from sinkscope.tracing.sinks import built_in
 
-        return built_in(self, group)
+        return built_in(self)
 
     def heads(
         self, rule: Rule | Sequence[Rule] | None = None, classes: Classes | None = None, *, part: Part = "all"

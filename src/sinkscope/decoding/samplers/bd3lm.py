@@ -10,13 +10,12 @@ import torch
 from torch import Tensor
 from transformers import DynamicCache
 
-from sinkscope.attention.forward import Forward, forward_context
+from sinkscope.attention.forward import forward_context
 from sinkscope.decoding.canvas import DecodeRun
 from sinkscope.decoding.noisy import NoisyCanvas, NoisyDecode, all_rows, known_tokens
 from sinkscope.decoding.samplers.mdlm import noise_level
 from sinkscope.decoding.settings import Cache, Layout, TokenId, sampler
 from sinkscope.errors import DecodeError
-from sinkscope.models.family import block_mask
 from sinkscope.models.model import Model
 from sinkscope.validation import Count, Share, Truth
 
@@ -112,28 +111,27 @@ class BlockReader:
             self.cache.update(nothing, nothing, layer)
 
     def run(self, span: tuple[int, int], sigma: Tensor, kind: str) -> Tensor:
-        visible, first = self.visible(span)
-        seen = torch.zeros(1, span[1] - span[0], span[1], dtype=torch.bool, device=self.state.tokens.device)
-        seen[..., span[1] - visible.shape[-1] :] = visible
-        forward: Forward = replace(self.state.describe(span, all_rows(sigma, self.state), kind), visible=seen)
-        positions = first + torch.arange(span[1] - span[0], device=self.state.tokens.device)[None]
+        state, seen = self.state, self.visible(span)
+        forward = replace(state.describe(span, all_rows(sigma, state), kind), visible=seen)
+        first = 0 if self.cache is None else int(self.stored[: span[0]].sum())
+        keys = seen if self.cache is not None else seen[..., span[0] :]
         with forward_context(forward):
-            return self.state.run_model(
-                self.state.tokens[:, slice(*span)], attention_mask=visible[:, None], position_ids=positions,
-                past_key_values=self.cache,
+            return state.run_model(
+                state.tokens[:, slice(*span)], attention_mask=keys[:, None], past_key_values=self.cache,
+                position_ids=first + torch.arange(span[1] - span[0], device=keys.device)[None],
             )  # fmt: skip
 
-    def visible(self, span: tuple[int, int]) -> tuple[Tensor, int]:
-        """Which keys the queries of these columns see, bool [1, query, key], and the position of the first query."""
-        size, device = span[1] - span[0], self.stored.device
+    def visible(self, span: tuple[int, int]) -> Tensor:
+        """Which columns the queries of these columns see, bool [1, query, column]."""
+        columns = torch.arange(span[1], device=self.stored.device)
+        rows, inside = columns[span[0] :, None], columns >= span[0]
         if self.cache is None:
-            mask = block_mask(self.size, 0, size, None, device)
-            return torch.ones(1, size, size, dtype=torch.bool, device=device) if mask is None else mask[0], 0
-        before = self.stored[: span[0]].nonzero().flatten()
-        keys = torch.zeros(span[1], dtype=torch.bool, device=device)
-        keys[before[max(len(before) - (self.window - size), 0) :]] = True
-        keys[span[0] :] = True
-        return keys.expand(1, size, -1), len(before)
+            earlier = (columns - span[0]) // self.size <= (rows - span[0]) // self.size
+            return (earlier & inside)[None]
+        room = self.window - (span[1] - span[0])
+        before = self.stored[: span[1]] & ~inside
+        recent = before & (before.flip(0).cumsum(0).flip(0) <= room)
+        return (recent | inside).expand(1, len(rows), -1)
 
 
 def write_blocks(state: NoisyCanvas, prompted: bool) -> tuple[Tensor, list[Tensor]]:
@@ -142,61 +140,52 @@ def write_blocks(state: NoisyCanvas, prompted: bool) -> tuple[Tensor, list[Tenso
     Blocks of a prompt are stored, which the authors' code does not; a begin token that fills a block is not, as there.
     """
     reader, size, width = BlockReader(state), int(state.settings.block), state.canvas.width
-    chance = np.random.RandomState(state.settings.seed)
-    reached = width
+    chance, reached = np.random.RandomState(state.settings.seed), width
     for start in range(0, width, size):
         block = (start, min(start + size, width))
-        if bool(state.masked[:, slice(*block)].any()):
-            write_block(state, reader, block, chance)
-        elif prompted:
-            reader.store(block, torch.zeros(()))
+        is_open = bool(state.masked[:, slice(*block)].any())
+        sigma = write_block(state, reader, block, chance) if is_open else torch.zeros(())
+        if (is_open or prompted) and not bool(state.masked[:, slice(*block)].any()):
+            reader.store(block, sigma)
         else:
             reader.skip(block)
-        stop, kept = test_end(state, block[1])
-        if stop:
-            reached = kept
+        state.end_step()
+        end = find_end(state, block[1])
+        if end is not None:
+            reached = end
             break
     tokens, answers = state.finish()
     state.run.cut(reached)
-    lost = width - reached
-    return tokens[:, :reached], [answer[: max(len(answer) - lost, 0)] for answer in answers]
+    return tokens[:, :reached], [answer[: max(len(answer) - width + reached, 0)] for answer in answers]
 
 
-def write_block(state: NoisyCanvas, reader: BlockReader, block: tuple[int, int], chance: Any) -> None:
-    settings, columns = state.settings, slice(*block)
+def write_block(state: NoisyCanvas, reader: BlockReader, block: tuple[int, int], chance: Any) -> Tensor:
+    """The steps of a block; gives the noise level of the last."""
+    settings = state.settings
     times, time, sigma = torch.linspace(1, 0, settings.steps), torch.ones(()), torch.zeros(())
     chances: Tensor | None = None
     for number in range(settings.steps):
         if not bool(state.masked[:, : block[1]].any()):
             break
         if settings.first_hitting:
-            left = int(state.masked[:, slice(max(block[1] - reader.window, 0), block[1])].sum())
+            left = int(state.masked[:, max(block[1] - reader.window, 0) : block[1]].sum())
             time = time * chance.random_sample() ** (1 / left)
         else:
             time = times[number]
         sigma = noise_of(time)
         if chances is None:
             state.end_step()
-            chances = read_block(state, reader, block, sigma)
+            chances = known_tokens(reader.read(block, sigma), state.mask_id).double()
+            state.look(chances, block)
+            chances = keep_nucleus(chances, settings.nucleus)
         if write_tokens(state, chances, block, time, 1 / settings.steps):
             chances = None
-    if bool(state.masked[:, columns].any()):
-        reader.skip(block)
-    else:
-        reader.store(block, sigma)
-    state.end_step()
+    return sigma
 
 
 def noise_of(time: Tensor) -> Tensor:
     """Sigma of the schedule in which a time is the share of masks, at most that of time 1."""
     return torch.minimum(-torch.log(1 - time), noise_level(torch.ones(())))
-
-
-def read_block(state: NoisyCanvas, reader: BlockReader, block: tuple[int, int], sigma: Tensor) -> Tensor:
-    """Chances [batch, column, vocab] of the block's tokens, float64, of which the nucleus is left."""
-    chances = known_tokens(reader.read(block, sigma), state.mask_id).double()
-    state.look(chances, block)
-    return keep_nucleus(chances, state.settings.nucleus)
 
 
 def keep_nucleus(chances: Tensor, share: float) -> Tensor:
@@ -223,25 +212,22 @@ def write_tokens(state: NoisyCanvas, chances: Tensor, block: tuple[int, int], ti
     return state.fill(tokens[:, place - block[0]][:, None], (place, place + 1))
 
 
-def test_end(state: NoisyCanvas, stop: int) -> tuple[bool, int]:
-    """Whether a text of more than 256 tokens ends here, and how much of it is kept."""
+def find_end(state: NoisyCanvas, stop: int) -> int | None:
+    """How much is kept of a text that ends with this block; None: it goes on."""
     settings = state.settings
     if stop <= TESTED or not (settings.entropy_test or settings.var_length):
-        return False, stop
-    text = state.tokens[:, :stop]
-    repeats = entropy(text[:, -TESTED:]) < LEAST_ENTROPY
-    if not settings.var_length:
-        if repeats:
-            raise DecodeError(
-                f"The text of seed {settings.seed} repeats itself (its last {TESTED} tokens have less than {LEAST_ENTROPY:g} "
-                "nats of entropy), and BD3-LM's authors refuse it; take another seed, or entropy_test=False."
-            )
-        return False, stop
-    if repeats:
-        return True, stop - TESTED
+        return None
+    repeats = entropy(state.tokens[:, stop - TESTED : stop]) < LEAST_ENTROPY
+    if repeats and not settings.var_length:
+        raise DecodeError(
+            f"The text of seed {settings.seed} repeats itself (its last {TESTED} tokens have less than {LEAST_ENTROPY:g} "
+            "nats of entropy), and BD3-LM's authors refuse it; take another seed, or entropy_test=False."
+        )
+    if repeats or not settings.var_length:
+        return stop - TESTED if repeats else None
     eos = state.model.eos_id if settings.eos_id is None else settings.eos_id
-    ends = (text[0] == eos).nonzero().flatten().tolist()
-    return (True, ends[1] + 1) if len(ends) > 1 else (False, stop)
+    ends = torch.eq(state.tokens[0, :stop], -1 if eos is None else eos).nonzero().flatten().tolist()
+    return ends[1] + 1 if len(ends) > 1 else None  # the first is the begin token
 
 
 def entropy(tokens: Tensor) -> float:

@@ -60,7 +60,7 @@ class GIDDv2(NoisyDecode):
         draw_prior(
             model, prompt, self, state.draws.generator
         )  # the layout has drawn the same: the stream goes on behind it
-        if self.temperature == 0 and self.method == "ancestral" and state.mask_share(torch.zeros(())) > 0.5:
+        if self.temperature == 0 and self.method == "ancestral" and state.noise_type < 0:
             raise DecodeError("Temperature 0 leaves an ancestral step of mask noise nothing to draw; use adaptive.")
         start, width = prompt.shape[1], state.canvas.width
         for first in range(start, min(start + self.length, width), self.block or width):
@@ -118,10 +118,6 @@ class BlockCanvas(NoisyCanvas):
     @property
     def eos_id(self) -> int | None:
         return self.model.eos_id if self.settings.eos_id is None else int(self.settings.eos_id)
-
-    def mask_share(self, signal: Tensor) -> float:
-        """Of the noise at this log signal-to-noise ratio."""
-        return float(1 - torch.sigmoid(signal + self.noise_type))
 
     def noise(self, signal: Tensor) -> Tensor:
         """Chances [vocab] of what noise puts in a token's place."""

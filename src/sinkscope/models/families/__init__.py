@@ -2,12 +2,11 @@
 
 from sinkscope.models.families.causal import AdaptedToDiffusion, Llama
 from sinkscope.models.families.diffusion_gemma import DiffusionGemma
-from sinkscope.models.families.gidd_v2 import GIDDv2
 from sinkscope.models.families.llada import LLaDA, MMaDA
 from sinkscope.models.families.moe import BLOCK_ROUTING, LLaDA2, LLaDAMoE
 from sinkscope.models.families.nemotron import Nemotron
 from sinkscope.models.families.qwen import RND1, SDAR, Dream, FastDLLM, ILLaDA, OpenDCoder, WeDLM
-from sinkscope.models.families.small import BD3LM, GIDD, MDLM, SEDD
+from sinkscope.models.families.small import BD3LM, GIDD, MDLM, SEDD, GIDDv2
 from sinkscope.models.family import register
 
 for _family in (

@@ -1,10 +1,12 @@
-"""MDLM, BD3-LM, GIDD and SEDD: one small diffusion transformer under four names, of 110 to 420 million parameters."""
+"""MDLM, BD3-LM, GIDD and SEDD, one small diffusion transformer under four names; and GIDD v2, which has a built-in sink."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
+
+from torch import Tensor
 
 from sinkscope.models.family import Config, Family
 
@@ -31,6 +33,14 @@ KEYS = {
 }
 
 
+SAME = (
+    "vocab_size", "hidden_size", "intermediate_size", "num_hidden_layers", "num_attention_heads", "head_dim",
+    "max_position_embeddings", "rms_norm_eps", "rope_theta", "attention_bias", "mlp_bias", "attn_soft_cap",
+    "head_scaling", "weight_scaling", "noise_type", "min_log_snr", "max_log_snr",
+)  # fmt: skip
+MASK = 3
+
+
 class SmallDiffusion(Family):
     """What the four share: the module, its keys, the mask as the last token and GPT-2's end of text before it."""
 
@@ -50,15 +60,15 @@ class SmallDiffusion(Family):
         return "sigma" if config.get("time_conditioning") else "none"
 
     def native_config(self, config: Config) -> PretrainedConfig:
-        from transformers import PretrainedConfig
+        from sinkscope.models.own import own_config
 
         sizes = {name: int(config[own]) for name, own in self.sizes.items()}
         words, width, heads = int(config["vocab_size"]), sizes["hidden_size"], sizes["num_attention_heads"]
-        return PretrainedConfig(
+        return own_config(
             **sizes, vocab_size=words, head_dim=width // heads, num_key_value_heads=heads, intermediate_size=4 * width,
             rope_theta=10000.0, max_position_embeddings=ANY_LENGTH, head_bias=True, head_scaling=1.0,
             time_input=self.time_input(config), noise=self.noise, mask_token_id=words - 1, bos_token_id=words - 2,
-            eos_token_id=words - 2, pad_token_id=None, tie_word_embeddings=False,
+            eos_token_id=words - 2, pad_token_id=None,
         )  # fmt: skip
 
     def mask_id(self, config: Config, tokenizer: PreTrainedTokenizerBase | None) -> int | None:
@@ -152,3 +162,49 @@ class SEDD(SmallDiffusion):
     def mask_id(self, config: Config, tokenizer: PreTrainedTokenizerBase | None) -> int | None:
         named = config.get("mask_token_id")
         return int(config["tokens"]) if named is None else int(named)
+
+
+class GIDDv2(Family):
+    """dvruette/gidd-mask-3b, gidd-unif-3b and gidd-unif-10b."""
+
+    name = "gidd_v2"
+    model_type = "gidd"
+    requires: ClassVar[dict[str, Any]] = {"use_qk_norm": True, "rope_scaling": None, "tie_word_embeddings": False}
+    sampler = "gidd_v2"
+    samplers = ("gidd_v2",)
+    empty_prompt = True
+    built_in_key = True
+
+    def matches(self, config: Config, folder: Path) -> bool:
+        return super().matches(config, folder) and "attn_soft_cap" in config
+
+    def own_class(self) -> Any:
+        from sinkscope.models.gidd_v2 import GIDDv2ForDiffusion
+
+        return GIDDv2ForDiffusion
+
+    def native_config(self, config: Config) -> PretrainedConfig:
+        from sinkscope.models.own import own_config
+
+        fields = {name: config[name] for name in SAME}
+        special = {"bos_token_id": 0, "eos_token_id": 1, "pad_token_id": 2}
+        named = {name: config[name] for name in special if config.get(name) is not None}
+        return own_config(
+            **fields, **special | named, mask_token_id=MASK, num_key_value_heads=config["num_attention_heads"],
+            branch_scale=config["resid_scale"] / config["num_hidden_layers"], head_bias=False,
+        )  # fmt: skip
+
+    def adapt(self, module: Any, config: Config) -> None:
+        from sinkscope.models.gidd_v2 import CAPPED
+
+        module.config._attn_implementation = CAPPED
+
+    def mask_id(self, config: Config, tokenizer: PreTrainedTokenizerBase | None) -> int | None:
+        return int(config.get("mask_token_id") or MASK)
+
+    def cap(self, module: Any, logits: Tensor) -> Tensor:
+        return logits * float(module.config.head_scaling)
+
+    def defaults(self, model: Model) -> tuple[str, dict[str, Any]]:
+        length = min(128, int(model.config.max_position_embeddings) // 2)
+        return self.sampler, {"length": length, "block": length, "steps": 2 * length}
