@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, ClassVar, Self
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
@@ -38,6 +38,22 @@ class NoisyDecode(Decode):
     @property
     def most_steps(self) -> int:
         return (self.steps or 1) + 1
+
+    def generate(
+        self, model: Model, prompt: Tensor, attention_mask: Tensor | None, run: DecodeRun
+    ) -> tuple[Tensor, list[Tensor]]:
+        if attention_mask is not None and not self.pads:
+            raise DecodeError(f"{self.sampler} decoding takes prompts of one length in a batch; decode them in turn.")
+        state = self.start(model, build_canvas(model, prompt, self, attention_mask), run)
+        self.write(state)
+        return state.finish()
+
+    def start(self, model: Model, canvas: Canvas, run: DecodeRun) -> NoisyCanvas:
+        return NoisyCanvas(model, self, run, canvas)
+
+    def write(self, state: Any) -> None:
+        """All steps of a generation; a subclass writes it."""
+        raise NotImplementedError
 
 
 class Draws:
@@ -77,20 +93,15 @@ class NoisyCanvas:
     settings: Any
     run: DecodeRun
     canvas: Canvas
-    draws: Draws
     identity: object = field(default_factory=object)
     step: int = 0
     before: Tensor | None = None  # the tokens that the last forward read
     confidence: Tensor | None = None
 
-    @classmethod
-    def start(cls, model: Model, prompt: Tensor, settings: Any, attention_mask: Tensor | None, run: DecodeRun) -> Self:
-        if attention_mask is not None and not settings.pads:
-            raise DecodeError(
-                f"{settings.sampler} decoding takes prompts of one length in a batch; decode the others in turn."
-            )
-        canvas = build_canvas(model, prompt, settings, attention_mask)
-        return cls(model, settings, run, canvas, Draws(settings, canvas))
+    reached: int | None = None  # columns that are kept, where the text ends before the canvas does
+
+    def __post_init__(self) -> None:
+        self.draws = Draws(self.settings, self.canvas)
 
     @property
     def tokens(self) -> Tensor:
@@ -177,7 +188,10 @@ class NoisyCanvas:
         """The last canvas, and each row's answer."""
         self.end_step()
         self.run.note(self.tokens)
-        return self.tokens, [row[start:] for row, start in zip(self.tokens, self.canvas.answers, strict=True)]
+        stop = self.canvas.width if self.reached is None else self.reached
+        self.run.cut(stop)
+        answers = [row[start:stop] for row, start in zip(self.tokens, self.canvas.answers, strict=True)]
+        return self.tokens[:, :stop], answers
 
 
 def all_rows(value: float | Tensor, state: NoisyCanvas) -> Tensor:

@@ -11,12 +11,10 @@ from torch import Tensor
 from transformers import DynamicCache
 
 from sinkscope.attention.forward import forward_context
-from sinkscope.decoding.canvas import DecodeRun
 from sinkscope.decoding.noisy import NoisyCanvas, NoisyDecode, all_rows, known_tokens
 from sinkscope.decoding.samplers.mdlm import noise_level
 from sinkscope.decoding.settings import Cache, Layout, TokenId, sampler
 from sinkscope.errors import DecodeError
-from sinkscope.models.model import Model
 from sinkscope.validation import Count, Share, Truth
 
 TESTED = 256  # tokens whose entropy is tested
@@ -59,13 +57,12 @@ class BD3LMDiT(NoisyDecode):
     def fit(self, length: int, words: Any) -> dict[str, Any]:
         return {"length": length, "block": words.get("block") or self.block}
 
-    def generate(
-        self, model: Model, prompt: Tensor, attention_mask: Tensor | None, run: DecodeRun
-    ) -> tuple[Tensor, list[Tensor]]:
-        if self.first_hitting and len(prompt) != 1:
-            raise DecodeError(f"first_hitting writes one text at a time, got {len(prompt)}; decode them in turn.")
-        state = NoisyCanvas.start(model, prompt, self, attention_mask, run)
-        return write_blocks(state, prompted=bool(prompt.shape[1]))
+    def write(self, state: NoisyCanvas) -> None:
+        if self.first_hitting and state.canvas.batch != 1:
+            raise DecodeError(
+                f"first_hitting writes one text at a time, got {state.canvas.batch}; decode them in turn."
+            )
+        write_blocks(state)
 
 
 class BlockReader:
@@ -134,13 +131,10 @@ class BlockReader:
         return (recent | inside).expand(1, len(rows), -1)
 
 
-def write_blocks(state: NoisyCanvas, prompted: bool) -> tuple[Tensor, list[Tensor]]:
-    """The text, and each row's answer, cut where the authors' code cuts it.
-
-    Blocks of a prompt are stored, which the authors' code does not; a begin token that fills a block is not, as there.
-    """
+def write_blocks(state: NoisyCanvas) -> None:
+    """Blocks of a prompt are stored, which the authors' code does not; a begin token that fills a block is not, as there."""
     reader, size, width = BlockReader(state), int(state.settings.block), state.canvas.width
-    chance, reached = np.random.RandomState(state.settings.seed), width
+    chance, prompted = np.random.RandomState(state.settings.seed), state.canvas.answers[0] > 1
     for start in range(0, width, size):
         block = (start, min(start + size, width))
         is_open = bool(state.masked[:, slice(*block)].any())
@@ -150,13 +144,9 @@ def write_blocks(state: NoisyCanvas, prompted: bool) -> tuple[Tensor, list[Tenso
         else:
             reader.skip(block)
         state.end_step()
-        end = find_end(state, block[1])
-        if end is not None:
-            reached = end
-            break
-    tokens, answers = state.finish()
-    state.run.cut(reached)
-    return tokens[:, :reached], [answer[: max(len(answer) - width + reached, 0)] for answer in answers]
+        state.reached = find_end(state, block[1])
+        if state.reached is not None:
+            return
 
 
 def write_block(state: NoisyCanvas, reader: BlockReader, block: tuple[int, int], chance: Any) -> Tensor:

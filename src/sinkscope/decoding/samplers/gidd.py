@@ -10,11 +10,9 @@ import torch
 from pydantic import Field
 from torch import Tensor
 
-from sinkscope.decoding.canvas import DecodeRun
 from sinkscope.decoding.noisy import NoisyCanvas, NoisyDecode, all_rows, known_tokens
 from sinkscope.decoding.settings import Layout, sampler
 from sinkscope.errors import DecodeError, PromptError
-from sinkscope.models.model import Model
 from sinkscope.validation import Count, FromZero, NonNegative, Share, Truth
 
 LEAST_UNIFORM = math.exp(-20)
@@ -37,12 +35,10 @@ class GIDD(NoisyDecode):
     min_p: Share = 0.0
     rule: Literal["gidd", "mdlm"] = "gidd"
 
-    def generate(
-        self, model: Model, prompt: Tensor, attention_mask: Tensor | None, run: DecodeRun
-    ) -> tuple[Tensor, list[Tensor]]:
-        state = NoisyCanvas.start(model, prompt, self, attention_mask, run)
-        grid = time_grid(self.steps or 1, float(model.config.noise))
-        share = float(model.config.p_uniform if self.p_uniform is None else self.p_uniform)
+    def write(self, state: NoisyCanvas) -> None:
+        config = state.model.config
+        grid = time_grid(self.steps or 1, float(config.noise))
+        share = float(config.p_uniform if self.p_uniform is None else self.p_uniform)
         for number in range(len(grid) - 1, -1, -1):
             time, after = grid[number], grid[max(number - 1, 0)]
             logits = state.forward(all_rows(time, state))
@@ -51,11 +47,10 @@ class GIDD(NoisyDecode):
             if self.rule == "mdlm":
                 write_mask_step(state, chances, time, after, last=number == 0)
             else:
-                both = (mixing(one, share, model.vocabulary, state.mask_id) for one in (time, after))
+                both = (mixing(one, share, state.model.vocabulary, state.mask_id) for one in (time, after))
                 weights = cut(posterior(chances, state.tokens, *both), self.min_p)
                 state.write(draw(state, weights), ~state.canvas.given & state.canvas.real)
             state.end_step()
-        return state.finish()
 
 
 def time_grid(steps: int, edge: float) -> Tensor:
@@ -142,15 +137,12 @@ class GIDDCorrection(NoisyDecode):
         if self.temperature == 0:
             raise DecodeError("gidd_correction draws what it changes; give a temperature above 0, such as 0.1.")
 
-    def generate(
-        self, model: Model, prompt: Tensor, attention_mask: Tensor | None, run: DecodeRun
-    ) -> tuple[Tensor, list[Tensor]]:
-        if len(prompt) > 1 and run.on_step is not None:
-            raise PromptError(f"Expected one text to correct at a time, got {len(prompt)}; correct them in turn.")
-        state = NoisyCanvas.start(model, prompt, self, attention_mask, run)
-        for row in range(len(prompt)):
+    def write(self, state: NoisyCanvas) -> None:
+        rows = state.canvas.batch
+        if rows > 1 and state.run.on_step is not None:
+            raise PromptError(f"Expected one text to correct at a time, got {rows}; correct them in turn.")
+        for row in range(rows):
             correct_row(state, row)
-        return state.finish()
 
 
 def correct_row(state: NoisyCanvas, row: int) -> None:

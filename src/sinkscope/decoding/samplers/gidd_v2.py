@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import KW_ONLY, dataclass, field
+from dataclasses import KW_ONLY
 from typing import Any, ClassVar, Literal
 
 import torch
@@ -53,21 +53,20 @@ class GIDDv2(NoisyDecode):
     def most_steps(self) -> int:
         return self.blocks * (self.steps or 1)
 
-    def generate(
-        self, model: Model, prompt: Tensor, attention_mask: Tensor | None, run: DecodeRun
-    ) -> tuple[Tensor, list[Tensor]]:
-        state = BlockCanvas.start(model, prompt, self, attention_mask, run)
-        draw_prior(
-            model, prompt, self, state.draws.generator
-        )  # the layout has drawn the same: the stream goes on behind it
+    def start(self, model: Model, canvas: Canvas, run: DecodeRun) -> NoisyCanvas:
+        return BlockCanvas(model, self, run, canvas)
+
+    def write(self, state: BlockCanvas) -> None:
         if self.temperature == 0 and self.method == "ancestral" and state.noise_type < 0:
             raise DecodeError("Temperature 0 leaves an ancestral step of mask noise nothing to draw; use adaptive.")
-        start, width = prompt.shape[1], state.canvas.width
-        for first in range(start, min(start + self.length, width), self.block or width):
-            write_block(state, (first, min(first + (self.block or width), width)))
+        start, width, size = state.canvas.answers[0], state.canvas.width, self.block or state.canvas.width
+        draw_prior(
+            state.model, state.tokens[:, :start], self, state.draws.generator
+        )  # as the layout did: draws go on behind it
+        for first in range(start, min(start + self.length, width), size):
+            write_block(state, (first, min(first + size, width)))
             if state.is_ended():
                 break
-        return state.answers()
 
 
 def draw_prior(model: Model, prompt: Tensor, settings: Any, generator: torch.Generator) -> Tensor:
@@ -96,15 +95,13 @@ def draw_layout(model: Model, prompt: Tensor, real: Tensor, settings: Any, mask_
 LAYOUTS["drawn"] = draw_layout
 
 
-@dataclass
 class BlockCanvas(NoisyCanvas):
     """Which positions are written is known by name: noise may look like text."""
 
-    written: Tensor = field(default_factory=lambda: torch.zeros(0))  # bool [batch, position]
-    cache: DynamicCache | None = None
-
     def __post_init__(self) -> None:
-        self.written = self.canvas.given.clone()
+        super().__post_init__()
+        self.written = self.canvas.given.clone()  # bool [batch, position]
+        self.cache = DynamicCache(config=self.model.config)
 
     @property
     def masked(self) -> Tensor:
@@ -138,7 +135,6 @@ class BlockCanvas(NoisyCanvas):
 
     def read_block(self, block: tuple[int, int]) -> Tensor:
         """Logits [batch, column, vocab] of a block, in a forward over all that is left of the canvas."""
-        assert self.cache is not None
         start, width = block[0], self.canvas.width
         self.begin((start, width))
         self.span = block
@@ -159,18 +155,17 @@ class BlockCanvas(NoisyCanvas):
         """Whether every row has end-of-text somewhere, in the noise that is left too, as the authors' code asks."""
         return self.eos_id is not None and bool((self.tokens == self.eos_id).any(1).all())
 
-    def answers(self) -> tuple[Tensor, list[Tensor]]:
+    def finish(self) -> tuple[Tensor, list[Tensor]]:
         """The text up to its length, padded from the first end-of-text on."""
-        stop = self.canvas.answers[0] + self.settings.length
         self.end_step()
-        tokens = self.tokens[:, :stop].clone()
+        self.run.note(self.tokens)
+        start = self.canvas.answers[0]
+        tokens = self.tokens[:, : start + self.settings.length]
         if self.eos_id is not None:
             ends = tokens == self.eos_id
             behind = (ends.cumsum(1) > 0) & ~ends[:, :1]
             tokens = tokens.masked_fill(behind, self.model.config.pad_token_id)
-        self.run.note(self.tokens)
-        self.run.cut(self.canvas.width)
-        return tokens, [row[start:] for row, start in zip(tokens, self.canvas.answers, strict=True)]
+        return tokens, list(tokens[:, start:])
 
 
 def signal_at(state: BlockCanvas, time: float) -> Tensor:

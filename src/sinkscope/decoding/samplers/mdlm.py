@@ -9,11 +9,9 @@ import torch
 from pydantic import Field
 from torch import Tensor
 
-from sinkscope.decoding.canvas import DecodeRun
 from sinkscope.decoding.noisy import NoisyCanvas, NoisyDecode, Span, all_rows, known_tokens
 from sinkscope.decoding.settings import sampler
 from sinkscope.errors import DecodeError
-from sinkscope.models.model import Model
 from sinkscope.validation import Count, Truth
 
 LAST = 1e-5  # the end of the grid of times
@@ -57,13 +55,11 @@ class MDLMDiT(NoisyDecode):
             return super().most_steps
         return (self.length // (self.stride or 1) + 1) * (int(1 / self.gap) + 2)
 
-    def generate(
-        self, model: Model, prompt: Tensor, attention_mask: Tensor | None, run: DecodeRun
-    ) -> tuple[Tensor, list[Tensor]]:
-        state = NoisyCanvas.start(model, prompt, self, attention_mask, run)
-        write = write_windows if self.predictor == "semi_ar" else write_canvas
-        write(state)
-        return state.finish()
+    def write(self, state: NoisyCanvas) -> None:
+        if self.predictor == "semi_ar":
+            write_windows(state)
+        else:
+            write_canvas(state)
 
 
 def noise_level(time: Tensor) -> Tensor:

@@ -9,11 +9,9 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from sinkscope.decoding.canvas import DecodeRun
 from sinkscope.decoding.noisy import NoisyCanvas, NoisyDecode, all_rows
 from sinkscope.decoding.samplers.mdlm import CLEAN, LAST, noise_level
 from sinkscope.decoding.settings import sampler
-from sinkscope.models.model import Model
 from sinkscope.validation import Count, Truth
 
 
@@ -29,10 +27,7 @@ class SEDD(NoisyDecode):
     predictor: Literal["analytic", "euler"] = "analytic"
     denoise: Truth = True
 
-    def generate(
-        self, model: Model, prompt: Tensor, attention_mask: Tensor | None, run: DecodeRun
-    ) -> tuple[Tensor, list[Tensor]]:
-        state = NoisyCanvas.start(model, prompt, self, attention_mask, run)
+    def write(self, state: NoisyCanvas) -> None:
         assert self.steps is not None
         times, gap = torch.linspace(1, LAST, self.steps + 1), (1 - LAST) / self.steps
         for time in times[:-1]:
@@ -47,7 +42,6 @@ class SEDD(NoisyDecode):
             sigma = noise_level(times[-1])
             weights = staggered(read_ratios(state, sigma), sigma, state.mask_id)
             state.fill(state.draws.token(weights[..., : state.mask_id]))
-        return state.finish()
 
 
 def read_ratios(state: NoisyCanvas, sigma: Tensor) -> Tensor:
