@@ -96,8 +96,8 @@ class NoisyCanvas:
     identity: object = field(default_factory=object)
     step: int = 0
     before: Tensor | None = None  # the tokens that the last forward read
+    open: Tensor | None = None  # bool [batch, position]: what was a mask to it
     confidence: Tensor | None = None
-
     reached: int | None = None  # columns that are kept, where the text ends before the canvas does
 
     def __post_init__(self) -> None:
@@ -143,7 +143,7 @@ class NoisyCanvas:
         """A denoising forward is about to run."""
         self.run.note(self.tokens)
         self.run.forwards += 1
-        self.span, self.before, self.confidence = span, self.tokens, None
+        self.span, self.before, self.open, self.confidence = span, self.tokens, self.masked, None
 
     def run_model(self, ids: Tensor, **words: Any) -> Tensor:
         """Logits of the ids; a forward must be described around it."""
@@ -173,9 +173,9 @@ class NoisyCanvas:
 
     def end_step(self) -> None:
         """Tell what the step of the last forward changed; nothing if it was told already."""
-        if self.before is None:
+        if self.before is None or self.open is None:
             return
-        was, now = self.before == self.mask_id, self.tokens == self.mask_id
+        was, now = self.open, self.masked
         confidence = torch.full(self.tokens.shape, torch.nan) if self.confidence is None else self.confidence
         step = Step(
             self.step, self.tokens, confidence, was & ~now, self.span,

@@ -134,7 +134,8 @@ class BlockReader:
 def write_blocks(state: NoisyCanvas) -> None:
     """Blocks of a prompt are stored, which the authors' code does not; a begin token that fills a block is not, as there."""
     reader, size, width = BlockReader(state), int(state.settings.block), state.canvas.width
-    chance, prompted = np.random.RandomState(state.settings.seed), state.canvas.answers[0] > 1
+    chance, begin = np.random.RandomState(state.settings.seed), state.model.config.bos_token_id
+    prompted = state.canvas.answers[0] > 1 or int(state.tokens[0, 0]) != begin
     for start in range(0, width, size):
         block = (start, min(start + size, width))
         is_open = bool(state.masked[:, slice(*block)].any())

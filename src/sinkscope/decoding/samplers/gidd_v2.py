@@ -62,7 +62,7 @@ class GIDDv2(NoisyDecode):
         start, width, size = state.canvas.answers[0], state.canvas.width, self.block or state.canvas.width
         draw_prior(
             state.model, state.tokens[:, :start], self, state.draws.generator
-        )  # as the layout did: draws go on behind it
+        )  # as the layout did: to go on behind
         for first in range(start, min(start + self.length, width), size):
             write_block(state, (first, min(first + size, width)))
             if state.is_ended():
@@ -194,8 +194,8 @@ def write_block(state: BlockCanvas, block: tuple[int, int]) -> None:
         state.written = state.written | changed
         if state.write(tokens, changed):
             logits = None
+    state.written[:, columns] = True  # what was noise by chance is text now
     state.end_step()
-    state.written[:, columns] = True
 
 
 def draw(state: BlockCanvas, chances: Tensor) -> Tensor:

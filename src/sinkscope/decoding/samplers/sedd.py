@@ -57,7 +57,7 @@ def read_ratios(state: NoisyCanvas, sigma: Tensor) -> Tensor:
 def log_ratios(logits: Tensor, tokens: Tensor, sigma: Tensor, scaled: bool) -> Tensor:
     """The network's output as log ratios; sigma: [] or [batch]. The token that stands there has ratio 1."""
     if scaled:
-        logits = logits - torch.expm1(sigma).log().reshape(-1, 1, 1) - math.log(logits.shape[-1] - 1)
+        logits = logits - torch.expm1(sigma).log().to(logits).reshape(-1, 1, 1) - math.log(logits.shape[-1] - 1)
     return logits.scatter(-1, tokens[..., None], 0.0)
 
 

@@ -55,6 +55,9 @@ class SmallDiffusion(Family):
 
         return DiTForDiffusion
 
+    def vocabulary(self, config: Config) -> int:
+        return int(config["vocab_size"])
+
     def time_input(self, config: Config) -> str:
         """What number the network is told: "none", "sigma" or "t"."""
         return "sigma" if config.get("time_conditioning") else "none"
@@ -63,7 +66,7 @@ class SmallDiffusion(Family):
         from sinkscope.models.own import own_config
 
         sizes = {name: int(config[own]) for name, own in self.sizes.items()}
-        words, width, heads = int(config["vocab_size"]), sizes["hidden_size"], sizes["num_attention_heads"]
+        words, width, heads = self.vocabulary(config), sizes["hidden_size"], sizes["num_attention_heads"]
         return own_config(
             **sizes, vocab_size=words, head_dim=width // heads, num_key_value_heads=heads, intermediate_size=4 * width,
             rope_theta=10000.0, max_position_embeddings=ANY_LENGTH, head_bias=True, head_scaling=1.0,
@@ -73,8 +76,7 @@ class SmallDiffusion(Family):
 
     def mask_id(self, config: Config, tokenizer: PreTrainedTokenizerBase | None) -> int | None:
         """The last token: their vocabulary is GPT-2's and one more."""
-        named = config.get("mask_token_id")
-        return int(config["vocab_size"]) - 1 if named is None else int(named)
+        return int(config.get("mask_token_id") or self.vocabulary(config) - 1)
 
     def defaults(self, model: Model) -> tuple[str, dict[str, Any]]:
         return self.sampler, {"length": int(model.config.window), **self.default_settings}
@@ -155,13 +157,12 @@ class SEDD(SmallDiffusion):
         return "sigma"
 
     def native_config(self, config: Config) -> PretrainedConfig:
-        made = super().native_config({**config["model"], "vocab_size": int(config["tokens"]) + 1})
-        made.scale_by_sigma = bool(config["model"]["scale_by_sigma"])
-        return made
+        native = super().native_config({**config["model"], "tokens": config["tokens"]})
+        native.scale_by_sigma = bool(config["model"]["scale_by_sigma"])
+        return native
 
-    def mask_id(self, config: Config, tokenizer: PreTrainedTokenizerBase | None) -> int | None:
-        named = config.get("mask_token_id")
-        return int(config["tokens"]) if named is None else int(named)
+    def vocabulary(self, config: Config) -> int:
+        return int(config["tokens"]) + 1
 
 
 class GIDDv2(Family):
@@ -187,10 +188,8 @@ class GIDDv2(Family):
         from sinkscope.models.own import own_config
 
         fields = {name: config[name] for name in SAME}
-        special = {"bos_token_id": 0, "eos_token_id": 1, "pad_token_id": 2}
-        named = {name: config[name] for name in special if config.get(name) is not None}
-        return own_config(
-            **fields, **special | named, mask_token_id=MASK, num_key_value_heads=config["num_attention_heads"],
+        return own_config(  # special tokens are those of the authors' generate: no config names them all
+            **fields, bos_token_id=0, eos_token_id=1, pad_token_id=2, mask_token_id=MASK, num_key_value_heads=config["num_attention_heads"],
             branch_scale=config["resid_scale"] / config["num_hidden_layers"], head_bias=False,
         )  # fmt: skip
 
