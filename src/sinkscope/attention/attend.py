@@ -19,6 +19,7 @@ from sinkscope.validation import Number, validate
 
 BACKENDS = ("reference", "tiled", "triton")
 SCALE = TypeAdapter(Number | None)
+CAP = TypeAdapter(Annotated[float | None, Field(strict=True, gt=0, allow_inf_nan=False)])
 COUNT = TypeAdapter(Annotated[int | None, Field(strict=True, ge=1, le=1 << 31)])  # of groups and blocks
 PLACE = TypeAdapter(Annotated[int | None, Field(strict=True, ge=-(1 << 31), le=1 << 31)])  # positions
 DTYPES = (torch.float32, torch.bfloat16, torch.float16, torch.float64)
@@ -136,9 +137,7 @@ def check(
         if not isinstance(one, Tensor) and (one is not None or name in ("q", "k", "v")):
             raise AttentionError(f"{name} must be a tensor, but is {type(one).__name__}: convert it with torch.")
     validate(SCALE, scale, "scale", AttentionError)
-    validate(SCALE, cap, "cap", AttentionError)
-    if cap is not None and cap <= 0:
-        raise AttentionError(f"cap must be above 0, but is {cap}: leave it out where scores have none.")
+    validate(CAP, cap, "cap", AttentionError)
     validate(COUNT, block, "block", AttentionError)
     validate(COUNT, group_count, "group_count", AttentionError)
     validate(PLACE, first, "first", AttentionError)

@@ -113,20 +113,9 @@ class Call:
         """The call as the formula takes it, for explicit maps; they are held whole, so for few heads."""
         causal, offset = 1 if self.causal else None, self.keys - self.queries
         return Inputs(
-            self.q,
-            self.k,
-            self.v,
-            self.mask,
-            causal,
-            offset,
-            self.scaling,
-            self.labels,
-            self.group_count,
-            drop_keys,
-            False,
-            False,
-            self.cap,
-        )
+            self.q, self.k, self.v, self.mask, causal, offset, self.scaling, self.labels, self.group_count, drop_keys,
+            keep_self=False, clean=False, cap=self.cap,
+        )  # fmt: skip
 
     def scores(self) -> Tensor:
         """What goes into the softmax, −∞ where a query may not look, [batch, head, query, key]."""

@@ -94,9 +94,7 @@ class Observation(Tap):
     layers: list[int] = field(default_factory=list)
     backends: list[str] = field(default_factory=list)
     kept: list[Any] = field(default_factory=list)
-    built_in: list[Tensor | None] = field(
-        default_factory=list
-    )  # [batch, head, group], of a key that the module learned
+    built_in: list[Tensor | None] = field(default_factory=list)  # what a key of the module's own received
     to_host: HostCopies = field(default_factory=HostCopies, repr=False)
 
     @property

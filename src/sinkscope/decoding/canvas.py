@@ -222,19 +222,17 @@ def place_prompts(
 
 
 def open_layout(model: Model, prompt: Tensor, real: Tensor, settings: Decode, mask_id: int) -> Canvas:
-    """The prompt, and masks behind it; masks of the prompt are no part of what is given."""
+    """The prompt, and masks behind it; masks of the prompt are no part of what is given.
+
+    Of a block-causal model the first token is always given: an empty prompt is the begin token.
+    """
+    if settings.block_causal and not prompt.shape[1]:
+        prompt = prompt.new_full((len(prompt), 1), model.config.bos_token_id)
+        real = torch.ones_like(prompt, dtype=torch.bool)
     masks = prompt.new_full((len(prompt), settings.length), mask_id)
     tokens = torch.cat([prompt, masks], 1)
     real = torch.cat([real, torch.ones_like(masks, dtype=torch.bool)], 1)
     return Canvas(tokens, real, (tokens != mask_id) & real, mask_id, [prompt.shape[1]] * len(prompt), settings.length)
-
-
-def begun_layout(model: Model, prompt: Tensor, real: Tensor, settings: Decode, mask_id: int) -> Canvas:
-    """As `open_layout`, and an empty prompt is the begin token."""
-    if not prompt.shape[1]:
-        prompt = prompt.new_full((len(prompt), 1), model.config.bos_token_id)
-        real = torch.ones_like(prompt, dtype=torch.bool)
-    return open_layout(model, prompt, real, settings, mask_id)
 
 
 def text_layout(model: Model, prompt: Tensor, real: Tensor, settings: Decode, mask_id: int) -> Canvas:
@@ -255,7 +253,6 @@ LAYOUTS: dict[str, Callable[..., Canvas]] = {
     "ahead": ahead_layout,
     "total": total_layout,
     "open": open_layout,
-    "begun": begun_layout,
     "text": text_layout,
 }
 

@@ -20,42 +20,6 @@ Span = tuple[int, int] | None  # columns of the canvas; None: all
 TINY = 1e-10  # keeps the logarithm of a uniform number finite, as the authors' code does
 
 
-@settings(DecodeError)
-class NoisyDecode(Decode):
-    """What the decoders of small diffusion models share: masks in the prompt are written too, so that length may be 0."""
-
-    layout: ClassVar[Layout] = "open"
-    needs_own_model: ClassVar[bool] = True
-    unused: ClassVar[tuple[str, ...]] = ("block", "temperature")
-    pads: ClassVar[bool] = True  # prompts of unequal length may be in one batch
-
-    length: FromZero
-
-    @property
-    def is_stochastic(self) -> bool:
-        return True
-
-    @property
-    def most_steps(self) -> int:
-        return (self.steps or 1) + 1
-
-    def generate(
-        self, model: Model, prompt: Tensor, attention_mask: Tensor | None, run: DecodeRun
-    ) -> tuple[Tensor, list[Tensor]]:
-        if attention_mask is not None and not self.pads:
-            raise DecodeError(f"{self.sampler} decoding takes prompts of one length in a batch; decode them in turn.")
-        state = self.start(model, build_canvas(model, prompt, self, attention_mask), run)
-        self.write(state)
-        return state.finish()
-
-    def start(self, model: Model, canvas: Canvas, run: DecodeRun) -> NoisyCanvas:
-        return NoisyCanvas(model, self, run, canvas)
-
-    def write(self, state: Any) -> None:
-        """All steps of a generation; a subclass writes it."""
-        raise NotImplementedError
-
-
 class Draws:
     """Uniform numbers on the CPU: one stream for the batch, as the authors' code has it, or one per row."""
 
@@ -65,14 +29,10 @@ class Draws:
         count = canvas.batch if self.by_row else 1
         self.generators = [torch.Generator().manual_seed(settings.seed) for _ in range(count)]
 
-    @property
-    def generator(self) -> torch.Generator:
-        return self.generators[0]
-
     def uniform(self, shape: Sequence[int], dtype: torch.dtype = torch.float32) -> Tensor:
         """Numbers of shape [batch, position, …]; a row of its own stream draws for its real positions, the last ones."""
         if not self.by_row:
-            return torch.rand(*shape, dtype=dtype, generator=self.generator)
+            return torch.rand(*shape, dtype=dtype, generator=self.generators[0])
         numbers = torch.full(tuple(shape), 0.5, dtype=dtype)
         for row, generator in enumerate(self.generators):
             count = min(self.real[row], shape[1])
@@ -127,7 +87,7 @@ class NoisyCanvas:
         return Forward(
             self.identity, self.step, self.labels()[:, slice(*span)], self.canvas.batch, span[0],
             padding if int(padding.max()) else None, max(self.canvas.answers), kind=kind, ids=self.tokens,
-            time=time, most=self.settings.most_steps,
+            time=None if time is None else time.reshape(1), most=self.settings.most_steps,
         )  # fmt: skip
 
     def forward(self, time: Tensor | None = None, span: Span = None) -> Tensor:
@@ -194,9 +154,38 @@ class NoisyCanvas:
         return self.tokens[:, :stop], answers
 
 
-def all_rows(value: float | Tensor, state: NoisyCanvas) -> Tensor:
-    """One number for every row, [batch] float32."""
-    return torch.as_tensor(value, dtype=torch.float32).expand(state.canvas.batch)
+@settings(DecodeError)
+class NoisyDecode(Decode):
+    """What the decoders of small diffusion models share: masks in the prompt are written too, so that length may be 0."""
+
+    layout: ClassVar[Layout] = "open"
+    needs_own_model: ClassVar[bool] = True
+    unused: ClassVar[tuple[str, ...]] = ("block", "temperature")
+    state_class: ClassVar[type[NoisyCanvas]] = NoisyCanvas
+    pads: ClassVar[bool] = True  # prompts of unequal length may be in one batch
+
+    length: FromZero
+
+    @property
+    def is_stochastic(self) -> bool:
+        return True
+
+    @property
+    def most_steps(self) -> int:
+        return (self.steps or 1) + 1
+
+    def generate(
+        self, model: Model, prompt: Tensor, attention_mask: Tensor | None, run: DecodeRun
+    ) -> tuple[Tensor, list[Tensor]]:
+        if attention_mask is not None and not self.pads:
+            raise DecodeError(f"{self.sampler} decoding takes prompts of one length in a batch; decode them in turn.")
+        state = self.state_class(model, self, run, build_canvas(model, prompt, self, attention_mask))
+        self.write(state)
+        return state.finish()
+
+    def write(self, state: Any) -> None:
+        """All steps of a generation; a subclass writes it."""
+        raise NotImplementedError
 
 
 def known_tokens(logits: Tensor, mask_id: int) -> Tensor:

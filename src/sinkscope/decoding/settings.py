@@ -66,9 +66,9 @@ CACHES: tuple[str, ...] = get_args(CanvasCache)
 # grid: from column 0, the first block holding the end of the prompt. left: prompts padded at the left to whole blocks.
 # aligned: as answer, with padding on either side and blocks that need not divide the length. ahead: as aligned, with room
 # for a draft beyond the length. total: one stretch of masks, which may have more text behind it. open: masks of the prompt are
-# written too, and there may be no prompt; begun: which is then the begin token. text: the prompt itself is worked on, at its end.
+# written too, and there may be no prompt. text: the prompt itself is worked on, at its end.
 # drawn: the prompt on a canvas of random tokens.
-Layout = Literal["answer", "rows", "grid", "left", "aligned", "ahead", "total", "open", "begun", "text", "drawn"]
+Layout = Literal["answer", "rows", "grid", "left", "aligned", "ahead", "total", "open", "text", "drawn"]
 
 # eot: a row is done when a block ends in end-of-turn. eos: when a finished block leaves end-of-text in the answer.
 # early_eos: also within a block, as soon as nothing before the first end-of-text is masked. ids: after a block with one

@@ -66,7 +66,6 @@ class OwnPreTrained(PreTrainedModel):
     config_class = PretrainedConfig
     base_model_prefix = "model"
     _supports_sdpa = True
-    _supports_attention_backend = True
 
     def _init_weights(self, module: nn.Module) -> None:
         """All weights come from the checkpoint."""
@@ -89,14 +88,9 @@ class OwnTransformer(OwnPreTrained):
         return None
 
     def forward(
-        self,
-        input_ids: Tensor,
-        attention_mask: Tensor | None = None,
-        position_ids: Tensor | None = None,
-        past_key_values: Any = None,
-        time: Tensor | None = None,
-        **unused: Any,
-    ) -> BaseModelOutputWithPast:
+        self, input_ids: Tensor, attention_mask: Tensor | None = None, position_ids: Tensor | None = None,
+        past_key_values: Any = None, time: Tensor | None = None, **unused: Any,
+    ) -> BaseModelOutputWithPast:  # fmt: skip
         """attention_mask: [batch, key] with 0 at padding, or bool [batch | 1, 1, query, key]."""
         if position_ids is None:
             before = 0 if past_key_values is None else past_key_values.get_seq_length()
@@ -121,10 +115,6 @@ class OwnForDiffusion(OwnPreTrained):
         self.model = self.transformer_class(config)
         self.lm_head = nn.Linear(config.hidden_size, config.vocab_size, bias=config.head_bias)
         self.post_init()  # type: ignore[no-untyped-call]
-
-    def get_output_embeddings(self) -> nn.Module:
-        head: nn.Module = self.lm_head
-        return head
 
     def forward(self, input_ids: Tensor, **words: Any) -> CausalLMOutputWithPast:
         hidden = self.model(input_ids, **words).last_hidden_state

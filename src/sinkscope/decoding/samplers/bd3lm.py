@@ -11,9 +11,9 @@ from torch import Tensor
 from transformers import DynamicCache
 
 from sinkscope.attention.forward import forward_context
-from sinkscope.decoding.noisy import NoisyCanvas, NoisyDecode, all_rows, known_tokens
+from sinkscope.decoding.noisy import NoisyCanvas, NoisyDecode, known_tokens
 from sinkscope.decoding.samplers.mdlm import noise_level
-from sinkscope.decoding.settings import Cache, Layout, TokenId, sampler
+from sinkscope.decoding.settings import Cache, TokenId, sampler
 from sinkscope.errors import DecodeError
 from sinkscope.validation import Count, Share, Truth
 
@@ -31,7 +31,6 @@ class BD3LMDiT(NoisyDecode):
     code does. var_length cuts them instead, and ends the text at end-of-text. An empty prompt is the begin token.
     """
 
-    layout: ClassVar[Layout] = "begun"
     block_causal: ClassVar[bool] = True
     caches: ClassVar[tuple[str | None, ...]] = (None, "exact")
     pads: ClassVar[bool] = False
@@ -60,7 +59,7 @@ class BD3LMDiT(NoisyDecode):
     def write(self, state: NoisyCanvas) -> None:
         if self.first_hitting and state.canvas.batch != 1:
             raise DecodeError(
-                f"first_hitting writes one text at a time, got {state.canvas.batch}; decode them in turn."
+                f"first_hitting writes one text at a time, got {state.canvas.batch}; decode them in turn (in a study: chunk: 1)."
             )
         write_blocks(state)
 
@@ -109,7 +108,7 @@ class BlockReader:
 
     def run(self, span: tuple[int, int], sigma: Tensor, kind: str) -> Tensor:
         state, seen = self.state, self.visible(span)
-        forward = replace(state.describe(span, all_rows(sigma, state), kind), visible=seen)
+        forward = replace(state.describe(span, sigma, kind), visible=seen)
         first = 0 if self.cache is None else int(self.stored[: span[0]].sum())
         keys = seen if self.cache is not None else seen[..., span[0] :]
         with forward_context(forward):
@@ -199,7 +198,7 @@ def write_tokens(state: NoisyCanvas, chances: Tensor, block: tuple[int, int], ti
         return state.fill(state.draws.token(weights), block)
     tokens = state.draws.token(chances)
     masked = state.masked[0, slice(*block)].nonzero().flatten()
-    place = block[0] + int(masked[torch.randint(0, len(masked), (1,), generator=state.draws.generator)])
+    place = block[0] + int(masked[torch.randint(0, len(masked), (1,), generator=state.draws.generators[0])])
     return state.fill(tokens[:, place - block[0]][:, None], (place, place + 1))
 
 

@@ -10,7 +10,8 @@ import torch
 from pydantic import Field
 from torch import Tensor
 
-from sinkscope.decoding.noisy import NoisyCanvas, NoisyDecode, all_rows, known_tokens
+from sinkscope.decoding.noisy import NoisyCanvas, NoisyDecode, known_tokens
+from sinkscope.decoding.samplers.mdlm import reverse_weights
 from sinkscope.decoding.settings import Layout, sampler
 from sinkscope.errors import DecodeError, PromptError
 from sinkscope.validation import Count, FromZero, NonNegative, Share, Truth
@@ -36,13 +37,12 @@ class GIDD(NoisyDecode):
     rule: Literal["gidd", "mdlm"] = "gidd"
 
     def write(self, state: NoisyCanvas) -> None:
-        config = state.model.config
-        grid = time_grid(self.steps or 1, float(config.noise))
+        config, edge = state.model.config, float(state.model.config.noise)
+        grid = torch.linspace(edge, 1 - edge, (self.steps or 1) + 1)[:-1]  # no forward is made at the largest time
         share = float(config.p_uniform if self.p_uniform is None else self.p_uniform)
         for number in range(len(grid) - 1, -1, -1):
             time, after = grid[number], grid[max(number - 1, 0)]
-            logits = state.forward(all_rows(time, state))
-            chances = known_tokens(logits, state.mask_id)
+            chances = known_tokens(state.forward(time), state.mask_id)
             state.look(chances)
             if self.rule == "mdlm":
                 write_mask_step(state, chances, time, after, last=number == 0)
@@ -51,11 +51,6 @@ class GIDD(NoisyDecode):
                 weights = cut(posterior(chances, state.tokens, *both), self.min_p)
                 state.write(draw(state, weights), ~state.canvas.given & state.canvas.real)
             state.end_step()
-
-
-def time_grid(steps: int, edge: float) -> Tensor:
-    """The times of the forwards in ascending order; the largest of the grid is used by none."""
-    return torch.linspace(edge, 1 - edge, steps + 1)[:-1]
 
 
 def mixing(time: Tensor, share: float, vocabulary: int, mask_id: int) -> Mixing:
@@ -85,8 +80,7 @@ def write_mask_step(state: NoisyCanvas, chances: Tensor, time: Tensor, after: Te
         state.fill(chances.argmax(-1))
         return
     now, then = (1 - MDLM_NOISE) * time, (1 - MDLM_NOISE) * after
-    weights = chances * (now - then)
-    weights[..., state.mask_id] = then
+    weights = reverse_weights("ddpm_cache", chances, now, then, state.mask_id)
     state.fill(draw(state, cut(weights / now, state.settings.min_p)))
 
 
@@ -147,7 +141,7 @@ class GIDDCorrection(NoisyDecode):
 
 def correct_row(state: NoisyCanvas, row: int) -> None:
     """Texts are corrected one after the other, as in the authors' code; its first forward is used for nothing."""
-    settings, time = state.settings, all_rows(state.settings.time, state)
+    settings, time = state.settings, torch.tensor(state.settings.time)
     state.forward(time)
     state.end_step()
     best, waited = 0.0, 0

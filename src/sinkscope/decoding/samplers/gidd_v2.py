@@ -11,7 +11,7 @@ from torch import Tensor
 from transformers import DynamicCache
 
 from sinkscope.attention.forward import forward_context
-from sinkscope.decoding.canvas import LAYOUTS, Canvas, DecodeRun
+from sinkscope.decoding.canvas import LAYOUTS, Canvas
 from sinkscope.decoding.choose import truncated
 from sinkscope.decoding.noisy import NoisyCanvas, NoisyDecode
 from sinkscope.decoding.samplers.gidd import posterior
@@ -19,80 +19,6 @@ from sinkscope.decoding.settings import Layout, TokenId, sampler
 from sinkscope.errors import DecodeError
 from sinkscope.models.model import Model
 from sinkscope.validation import Count, FromZero, NonNegative, Number, Share
-
-
-@sampler("gidd_v2")
-class GIDDv2(NoisyDecode):
-    """GIDD v2's decoders: blocks behind the prompt in a canvas of `canvas` columns of noise (the checkpoint's context).
-
-    method "adaptive" replaces the `tokens_per_step` positions that would gain most, "ancestral" draws a reverse step.
-    noise_type: how much of the noise is masks, the checkpoint's unless given (1000: none, −1000: all). min_length:
-    end-of-text is not written before. Temperature 0 with mask noise needs "adaptive".
-    """
-
-    layout: ClassVar[Layout] = "drawn"
-    pads: ClassVar[bool] = False
-    unused: ClassVar[tuple[str, ...]] = ()
-
-    length: Count
-    block: Count | None = 128
-    steps: Count | None = 256
-    temperature: NonNegative = 0.0
-    _: KW_ONLY
-    method: Literal["adaptive", "ancestral"] = "adaptive"
-    top_k: Count | None = None
-    top_p: Share | None = None
-    tokens_per_step: Count = 1
-    schedule: Literal["cosine", "linear"] = "cosine"
-    noise_type: Number | None = None
-    min_length: FromZero = 0
-    canvas: Count | None = None
-    eos_id: TokenId | None = None
-
-    @property
-    def most_steps(self) -> int:
-        return self.blocks * (self.steps or 1)
-
-    def start(self, model: Model, canvas: Canvas, run: DecodeRun) -> NoisyCanvas:
-        return BlockCanvas(model, self, run, canvas)
-
-    def write(self, state: BlockCanvas) -> None:
-        if self.temperature == 0 and self.method == "ancestral" and state.noise_type < 0:
-            raise DecodeError("Temperature 0 leaves an ancestral step of mask noise nothing to draw; use adaptive.")
-        start, width, size = state.canvas.answers[0], state.canvas.width, self.block or state.canvas.width
-        draw_prior(
-            state.model, state.tokens[:, :start], self, state.draws.generator
-        )  # as the layout did: to go on behind
-        for first in range(start, min(start + self.length, width), size):
-            write_block(state, (first, min(first + size, width)))
-            if state.is_ended():
-                break
-
-
-def draw_prior(model: Model, prompt: Tensor, settings: Any, generator: torch.Generator) -> Tensor:
-    """A canvas of noise [batch, canvas]: masks, and random tokens where the noise has some."""
-    config = model.config
-    width = settings.canvas or config.max_position_embeddings
-    if prompt.shape[1] + settings.length > width:
-        raise DecodeError(
-            f"Expected prompt and length within the canvas of {width}, got {prompt.shape[1]} and {settings.length}."
-        )
-    kind = config.noise_type if settings.noise_type is None else settings.noise_type
-    chance = torch.rand(len(prompt), width, generator=generator)
-    tokens = torch.randint(0, config.vocab_size, (len(prompt), width), generator=generator)
-    uniform = chance < torch.sigmoid(torch.tensor(float(config.min_log_snr + kind)))
-    return torch.where(uniform, tokens, config.mask_token_id)
-
-
-def draw_layout(model: Model, prompt: Tensor, real: Tensor, settings: Any, mask_id: int) -> Canvas:
-    """The prompt written over a canvas of noise."""
-    tokens = draw_prior(model, prompt, settings, torch.Generator().manual_seed(settings.seed))
-    tokens[:, : prompt.shape[1]] = prompt
-    given = (torch.arange(tokens.shape[1]) < prompt.shape[1]).expand_as(tokens)
-    return Canvas(tokens, torch.ones_like(given), given, mask_id, [prompt.shape[1]] * len(prompt), settings.length)
-
-
-LAYOUTS["drawn"] = draw_layout
 
 
 class BlockCanvas(NoisyCanvas):
@@ -157,15 +83,87 @@ class BlockCanvas(NoisyCanvas):
 
     def finish(self) -> tuple[Tensor, list[Tensor]]:
         """The text up to its length, padded from the first end-of-text on."""
-        self.end_step()
-        self.run.note(self.tokens)
+        whole, _ = super().finish()
         start = self.canvas.answers[0]
-        tokens = self.tokens[:, : start + self.settings.length]
+        tokens = whole[:, : start + self.settings.length]
         if self.eos_id is not None:
             ends = tokens == self.eos_id
             behind = (ends.cumsum(1) > 0) & ~ends[:, :1]
             tokens = tokens.masked_fill(behind, self.model.config.pad_token_id)
         return tokens, list(tokens[:, start:])
+
+
+@sampler("gidd_v2")
+class GIDDv2(NoisyDecode):
+    """GIDD v2's decoders: blocks behind the prompt in a canvas of `canvas` columns of noise (the checkpoint's context).
+
+    method "adaptive" replaces the `tokens_per_step` positions that would gain most, "ancestral" draws a reverse step.
+    noise_type: how much of the noise is masks, the checkpoint's unless given (1000: none, −1000: all). min_length:
+    end-of-text is not written before. Temperature 0 with mask noise needs "adaptive".
+    """
+
+    layout: ClassVar[Layout] = "drawn"
+    state_class: ClassVar[type[NoisyCanvas]] = BlockCanvas
+    pads: ClassVar[bool] = False
+    unused: ClassVar[tuple[str, ...]] = ()
+
+    length: Count
+    block: Count | None = 128
+    steps: Count | None = 256
+    temperature: NonNegative = 0.0
+    _: KW_ONLY
+    method: Literal["adaptive", "ancestral"] = "adaptive"
+    top_k: Count | None = None
+    top_p: Share | None = None
+    tokens_per_step: Count = 1
+    schedule: Literal["cosine", "linear"] = "cosine"
+    noise_type: Number | None = None
+    min_length: FromZero = 0
+    canvas: Count | None = None
+    eos_id: TokenId | None = None
+
+    @property
+    def most_steps(self) -> int:
+        return self.blocks * (self.steps or 1)
+
+    def write(self, state: BlockCanvas) -> None:
+        if self.temperature == 0 and self.method == "ancestral" and state.noise_type < 0:
+            raise DecodeError("Temperature 0 leaves an ancestral step of mask noise nothing to draw; use adaptive.")
+        if self.noise == "per_row" and state.canvas.batch > 1:
+            raise DecodeError("Rows of a batch share their draws; decode prompts in turn (in a study: chunk: 1).")
+        start, width, size = state.canvas.answers[0], state.canvas.width, self.block or state.canvas.width
+        # The layout has drawn the same canvas: the stream goes on behind it.
+        draw_prior(state.model, state.tokens[:, :start], self, state.draws.generators[0])
+        for first in range(start, min(start + self.length, width), size):
+            write_block(state, (first, min(first + size, width)))
+            if state.is_ended():
+                break
+
+
+def draw_prior(model: Model, prompt: Tensor, settings: Any, generator: torch.Generator) -> Tensor:
+    """A canvas of noise [batch, canvas]: masks, and random tokens where the noise has some."""
+    config = model.config
+    width = settings.canvas or config.max_position_embeddings
+    if prompt.shape[1] + settings.length > width:
+        raise DecodeError(
+            f"Expected prompt and length within the canvas of {width}, got {prompt.shape[1]} and {settings.length}."
+        )
+    kind = config.noise_type if settings.noise_type is None else settings.noise_type
+    chance = torch.rand(len(prompt), width, generator=generator)
+    tokens = torch.randint(0, config.vocab_size, (len(prompt), width), generator=generator)
+    uniform = chance < torch.sigmoid(torch.tensor(float(config.min_log_snr + kind)))
+    return torch.where(uniform, tokens, config.mask_token_id)
+
+
+def draw_layout(model: Model, prompt: Tensor, real: Tensor, settings: Any, mask_id: int) -> Canvas:
+    """The prompt written over a canvas of noise."""
+    tokens = draw_prior(model, prompt, settings, torch.Generator().manual_seed(settings.seed))
+    tokens[:, : prompt.shape[1]] = prompt
+    given = (torch.arange(tokens.shape[1]) < prompt.shape[1]).expand_as(tokens)
+    return Canvas(tokens, torch.ones_like(given), given, mask_id, [prompt.shape[1]] * len(prompt), settings.length)
+
+
+LAYOUTS["drawn"] = draw_layout
 
 
 def signal_at(state: BlockCanvas, time: float) -> Tensor:
@@ -201,7 +199,7 @@ def write_block(state: BlockCanvas, block: tuple[int, int]) -> None:
 def draw(state: BlockCanvas, chances: Tensor) -> Tensor:
     """[batch, position, vocab] → ids [batch, position], drawn as the authors' code draws them."""
     flat = chances.flatten(0, 1).cpu()
-    return torch.multinomial(flat, 1, generator=state.draws.generator).view(chances.shape[:2]).to(chances.device)
+    return torch.multinomial(flat, 1, generator=state.draws.generators[0]).view(chances.shape[:2]).to(chances.device)
 
 
 def adaptive_step(state: BlockCanvas, logits: Tensor, tokens: Tensor, now: Tensor, after: Tensor) -> Tensor:

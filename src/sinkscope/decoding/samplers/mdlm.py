@@ -9,7 +9,7 @@ import torch
 from pydantic import Field
 from torch import Tensor
 
-from sinkscope.decoding.noisy import NoisyCanvas, NoisyDecode, Span, all_rows, known_tokens
+from sinkscope.decoding.noisy import NoisyCanvas, NoisyDecode, Span, known_tokens
 from sinkscope.decoding.settings import sampler
 from sinkscope.errors import DecodeError
 from sinkscope.validation import Count, Truth
@@ -110,7 +110,7 @@ def denoise(state: NoisyCanvas, times: Tensor, gap: float, span: Span) -> None:
 
 def read(state: NoisyCanvas, sigma: Tensor, span: Span) -> Tensor:
     """Chances [batch, position, vocab] of each token but the mask, by a forward at this noise level."""
-    chances = known_tokens(state.forward(all_rows(sigma, state), span), state.mask_id)
+    chances = known_tokens(state.forward(sigma, span), state.mask_id)
     state.look(chances, span)
     return chances
 

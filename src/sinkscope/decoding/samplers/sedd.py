@@ -9,7 +9,7 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from sinkscope.decoding.noisy import NoisyCanvas, NoisyDecode, all_rows
+from sinkscope.decoding.noisy import NoisyCanvas, NoisyDecode
 from sinkscope.decoding.samplers.mdlm import CLEAN, LAST, noise_level
 from sinkscope.decoding.settings import sampler
 from sinkscope.validation import Count, Truth
@@ -47,9 +47,8 @@ class SEDD(NoisyDecode):
 def read_ratios(state: NoisyCanvas, sigma: Tensor) -> Tensor:
     """[batch, position, vocab]: how much likelier each token is than the one that stands there."""
     scaled = state.model.config.scale_by_sigma
-    ratios = log_ratios(state.forward(all_rows(sigma, state)), state.tokens, sigma, scaled).exp()
-    chances = ratios.clone()
-    chances[..., state.mask_id] = 0
+    ratios = log_ratios(state.forward(sigma), state.tokens, sigma, scaled).exp()
+    chances = ratios[..., : state.mask_id]
     state.look(chances / chances.sum(-1, keepdim=True))
     return ratios
 

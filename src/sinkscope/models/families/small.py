@@ -78,6 +78,10 @@ class SmallDiffusion(Family):
         """The last token: their vocabulary is GPT-2's and one more."""
         return int(config.get("mask_token_id") or self.vocabulary(config) - 1)
 
+    def valid_vocab_size(self, model: Model) -> int | None:
+        """All but the mask: the distribution of a masked token has no mask in it."""
+        return model.mask_id
+
     def defaults(self, model: Model) -> tuple[str, dict[str, Any]]:
         return self.sampler, {"length": int(model.config.window), **self.default_settings}
 
@@ -188,9 +192,10 @@ class GIDDv2(Family):
         from sinkscope.models.own import own_config
 
         fields = {name: config[name] for name in SAME}
+        heads, scale = config["num_attention_heads"], config["resid_scale"] / config["num_hidden_layers"]
         return own_config(  # special tokens are those of the authors' generate: no config names them all
-            **fields, bos_token_id=0, eos_token_id=1, pad_token_id=2, mask_token_id=MASK, num_key_value_heads=config["num_attention_heads"],
-            branch_scale=config["resid_scale"] / config["num_hidden_layers"], head_bias=False,
+            **fields, bos_token_id=0, eos_token_id=1, pad_token_id=2, mask_token_id=MASK, num_key_value_heads=heads,
+            branch_scale=scale, head_bias=False,
         )  # fmt: skip
 
     def adapt(self, module: Any, config: Config) -> None:
