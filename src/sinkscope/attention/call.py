@@ -293,14 +293,13 @@ def _own_key(call: Call, changes: Sequence[Change]) -> list[Change]:
 
 def untouched_columns(call: Call) -> Tensor:
     """What every key would receive if nothing were changed, [batch, head, group, key]."""
-    return untouched_sums(call)[0]
+    return untouched_sums(call)[..., len(_own_key(call, [])) :]
 
 
-def untouched_sums(call: Call) -> tuple[Tensor, Tensor | None]:
-    """The same, and what the module's own key would receive, [batch, head, group]."""
+def untouched_sums(call: Call) -> Tensor:
+    """The same with the module's own key as the first, where it has one."""
     use, _, extra = merge_changes(call, _own_key(call, []))
-    received = _attend(call, use, extra)[1]
-    return received[..., extra:], received[..., 0] if extra else None
+    return _attend(call, use, extra)[1]
 
 
 def _attend(call: Call, use: Call, extra: int = 0, **words: Any) -> tuple[Tensor, ...]:

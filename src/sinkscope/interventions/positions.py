@@ -104,9 +104,7 @@ class MaskBuiltIn(Intervention):
             raise InterventionError("Expected a model with a built-in key, such as GIDD v2; this one has none to mask.")
         if self.layers is not None and call.layer not in self.layers:
             return None
-        lost = untouched_sums(call)[1]
-        assert lost is not None
-        return Change(hide_built_in=True, removed=lost.sum(2)[..., None])
+        return Change(hide_built_in=True, removed=untouched_sums(call).sum(2)[..., :1])
 
 
 @settings(InterventionError)

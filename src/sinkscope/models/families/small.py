@@ -177,6 +177,7 @@ class GIDDv2(Family):
     requires: ClassVar[dict[str, Any]] = {"use_qk_norm": True, "rope_scaling": None, "tie_word_embeddings": False}
     sampler = "gidd_v2"
     samplers = ("gidd_v2",)
+    plain_tokenizer = True
     empty_prompt = True
     built_in_key = True
 
