@@ -134,13 +134,17 @@ def test_a_missing_size_is_not_guessed(tmp_path: Path) -> None:
         sk.load(tmp_path)
 
 
-def test_sedds_pickle_is_refused_with_the_command_that_converts_it(tmp_path: Path) -> None:
+def test_sedds_pickle_is_refused_with_the_command_that_converts_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     shutil.copy(small("sedd").folder / "config.json", tmp_path)
     torch.save(load_file(small("sedd").folder / "model.safetensors"), tmp_path / "pytorch_model.bin")
     with pytest.raises(sk.SinkscopeError, match="save_file") as refused:
         sk.load(tmp_path)
     command = str(refused.value)
+    assert f"cd {tmp_path} && python -c" in command
     code = command[command.index("python -c") :].split("'")[1]
+    monkeypatch.chdir(tmp_path)
     exec(compile(code, "command", "exec"), {})
     assert sk.load(tmp_path).family.name == "sedd"
 

@@ -103,8 +103,8 @@ def weight_files(folder: Path) -> dict[Path, Header]:
         pickled = sorted(path.name for pattern in PICKLED for path in folder.glob(pattern))
         if pickled:
             raise CheckpointError(
-                f"Expected .safetensors weights in {short(folder)}, found only pickle ({', '.join(pickled[:3])}), which can "
-                f"run code when opened and is refused; convert it on a machine where you trust it: {conversion(folder, pickled[0])}"
+                f"Expected .safetensors weights, found only pickle ({', '.join(pickled[:3])}), which can run code when opened "
+                f"and is refused; where you trust it, convert it ({conversion(folder, pickled[0])})."
             )
         raise CheckpointError(f"Expected .safetensors weights in {folder}, found none; is the download complete?")
     return {path: read_header(path) for path in files}
@@ -112,10 +112,9 @@ def weight_files(folder: Path) -> dict[Path, Header]:
 
 def conversion(folder: Path, pickled: str) -> str:
     """The command that turns a pickled state dict into safetensors; torch then opens tensors only."""
-    place, target = folder / pickled, folder / "model.safetensors"
     return (
-        "python -c 'import torch, safetensors.torch as s; "
-        f's.save_file({{k: v.clone() for k, v in torch.load("{place}", weights_only=True).items()}}, "{target}")\''
+        f"cd {folder} && python -c 'import torch, safetensors.torch as s; s.save_file({{k: v.clone() for k, v in "
+        f'torch.load("{pickled}", weights_only=True).items()}}, "model.safetensors")\''
     )
 
 

@@ -63,7 +63,7 @@ class AdaptiveNorm(Norm):
         last = _last.get()
         if last is None or last[0] is not self:
             raise RuntimeError("The final norm needs the time vector of a forward; run the model before its norm.")
-        shift, scale = self.modulation(last[1])[:, None].chunk(2, -1)
+        shift, scale = self.modulation(last[1].to(hidden.device))[:, None].chunk(2, -1)
         return modulate(super().forward(hidden), shift, scale)
 
 

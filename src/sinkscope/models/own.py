@@ -66,6 +66,7 @@ class OwnPreTrained(PreTrainedModel):
     config_class = PretrainedConfig
     base_model_prefix = "model"
     _supports_sdpa = True
+    _no_split_modules = ["DiTLayer", "GIDDv2Layer"]  # noqa: RUF012 - transformers declares it so
 
     def _init_weights(self, module: nn.Module) -> None:
         """All weights come from the checkpoint."""

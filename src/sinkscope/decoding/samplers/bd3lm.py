@@ -110,11 +110,11 @@ class BlockReader:
         state, seen = self.state, self.visible(span)
         forward = replace(state.describe(span, sigma, kind), visible=seen)
         first = 0 if self.cache is None else int(self.stored[: span[0]].sum())
-        keys = seen if self.cache is not None else seen[..., span[0] :]
+        mask = (seen if self.cache is not None else seen[..., span[0] :])[:, None]
         with forward_context(forward):
             return state.run_model(
-                state.tokens[:, slice(*span)], attention_mask=keys[:, None], past_key_values=self.cache,
-                position_ids=first + torch.arange(span[1] - span[0], device=keys.device)[None],
+                state.tokens[:, slice(*span)], attention_mask=None if bool(mask.all()) else mask, past_key_values=self.cache,
+                position_ids=first + torch.arange(span[1] - span[0], device=mask.device)[None],
             )  # fmt: skip
 
     def visible(self, span: tuple[int, int]) -> Tensor:
