@@ -436,10 +436,11 @@ def setting_names(lists: bool = True) -> set[str]:
     return {one.name for one in settings if lists or not isinstance(one.default, tuple)}
 
 
-def check_setting(name: str, value: Any) -> None:
-    """Refuse a value that no sampler takes for this setting."""
+def check_setting(name: str, value: Any, own: Decode | None = None) -> None:
+    """Refuse a value that no sampler takes for this setting; own: that these settings do not take, if they have it."""
     wrong: DecodeError | None = None
-    for kind in SAMPLERS.values():
+    has_it = own is not None and name in {one.name for one in fields(own)}
+    for kind in [type(own)] if own is not None and has_it else SAMPLERS.values():
         if name not in {one.name for one in fields(kind)}:
             continue
         try:

@@ -8,7 +8,6 @@ from typing import Any, ClassVar
 import numpy as np
 import torch
 from torch import Tensor
-from transformers import DynamicCache
 
 from sinkscope.attention.forward import forward_context
 from sinkscope.decoding.noisy import NoisyCanvas, NoisyDecode, known_tokens
@@ -68,6 +67,8 @@ class BlockReader:
     """Forwards of a block over the blocks before it: kept in a cache, or read again within the window."""
 
     def __init__(self, state: NoisyCanvas) -> None:
+        from transformers import DynamicCache
+
         self.state = state
         self.size = int(state.settings.block)
         self.window = int(state.settings.window or state.model.config.window)

@@ -8,7 +8,6 @@ from typing import Any, ClassVar, Literal
 
 import torch
 from torch import Tensor
-from transformers import DynamicCache
 
 from sinkscope.attention.forward import forward_context
 from sinkscope.decoding.canvas import LAYOUTS, Canvas
@@ -27,7 +26,7 @@ class BlockCanvas(NoisyCanvas):
     def __post_init__(self) -> None:
         super().__post_init__()
         self.written = self.canvas.given.clone()  # bool [batch, position]
-        self.cache = DynamicCache(config=self.model.config)
+        self.cache: Any = None
 
     @property
     def masked(self) -> Tensor:
@@ -52,6 +51,8 @@ class BlockCanvas(NoisyCanvas):
 
     def read_prefix(self, stop: int) -> None:
         """Everything before a block, which sees itself only, into a new cache."""
+        from transformers import DynamicCache
+
         self.cache = DynamicCache(config=self.model.config)
         if stop == 0:
             return
