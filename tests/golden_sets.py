@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import tempfile
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cache
@@ -12,10 +13,11 @@ from typing import Any, TypeVar
 
 import pytest
 import torch
-from safetensors.torch import load_file
+from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from sinkscope.decoding import Decode
+from sinkscope.interventions import Intervention, MaskBuiltIn, MaskPositions
 from sinkscope.models import Model, load
 
 HERE = Path(__file__).parent / "golden"
@@ -26,6 +28,7 @@ SAME = 1e-6 if AS_MADE else 1e-4  # where the mathematics is the same to the let
 FAMILIES = ("llada", "dream", "mmada")
 NEWER = ("llada2", "sdar", "a2d")  # block diffusion and adapted models: another form, see golden/newer/README.md
 NEWEST = ("nemotron_labs_diffusion", "illada", "wedlm", "rnd1", "diffusion_gemma")  # see golden/newest/README.md
+SMALL = ("mdlm", "bd3lm", "gidd", "gidd_v2", "sedd")  # published on laptops' scale: see golden/small/VERIFY.md
 CONFIDENCE = {"low_confidence": "probability", "random": "random"}
 
 
@@ -186,6 +189,115 @@ class NewestGolden(Golden):
         )  # fmt: skip
 
 
+class SmallGolden(Golden):
+    """A small family: a case without a prompt begins empty; one with a prompt names its whole canvas, −1 where it is open."""
+
+    def prompt(self, case: dict[str, Any]) -> tuple[Tensor, int]:
+        """ids [batch, position], and how many tokens are written behind them."""
+        if "start" in case:
+            return self.tensor(case["start"]), 0
+        length = case.get("max_length") or case.get("seqlen") or case.get("length") or self._width
+        if "prompt" not in case:
+            begins = int(self.family == "bd3lm")  # its first token is given, and the canvas has it
+            return torch.empty(case["batch"], 0, dtype=torch.int64), length - begins
+        ids = self.tensor(case["prompt"])
+        if self.family == "gidd_v2":
+            return ids, length
+        ids = ids.masked_fill(ids < 0, self.facts["mask_id"])
+        if self.family == "bd3lm":
+            ids[:, 0] = self.facts["bos_id"]
+        return ids, max(length - ids.shape[1], 0)
+
+    @property
+    def _width(self) -> int:
+        return int(self.facts.get("model_length") or self.facts["max_seq_len"])
+
+    def settings(self, case: dict[str, Any]) -> Decode:
+        made: Decode = getattr(self, f"_{self.family}")(case, self.prompt(case)[1])
+        return made
+
+    def _mdlm(self, case: dict[str, Any], length: int) -> Decode:
+        if case["predictor"] == "semi_ar":
+            return Decode.mdlm_dit(
+                length=length + case["num_strides"] * case["stride_length"], predictor="semi_ar", seed=case["seed"],
+                window=length, stride=case["stride_length"], dt=case["dt"],
+            )  # fmt: skip
+        return Decode.mdlm_dit(
+            length=length, predictor=case["predictor"], seed=case["seed"], steps=case["steps"],
+            noise_removal=case["noise_removal"],
+        )  # fmt: skip
+
+    def _bd3lm(self, case: dict[str, Any], length: int) -> Decode:
+        return Decode.bd3lm_dit(
+            length=length, block=case["block_size"], steps=case["num_steps"], seed=case["seed"], eos_id=case["eos_id"],
+            first_hitting=case["first_hitting"], nucleus=case["nucleus_p"], window=case["context_size"],
+            var_length=case["var_length"], cache="exact" if case["kv_cache"] else None,
+        )  # fmt: skip
+
+    def _gidd(self, case: dict[str, Any], length: int) -> Decode:
+        if case["kind"] == "self_correction":
+            return Decode.gidd_correction(
+                length=self.tensor(case["start"]).shape[1], steps=case["steps"], seed=case["seed"], time=case["t0"],
+                temperature=case["temperature"], early_stop=case["early_stopping"],
+                patience=case["early_stopping_patience"],
+            )  # fmt: skip
+        return Decode.gidd(
+            length=length, steps=case["steps"], seed=case["seed"], p_uniform=case["p_uniform"], min_p=case["min_p"],
+            rule="mdlm" if case["kind"] == "mdlm_sampler" else "gidd",
+        )  # fmt: skip
+
+    def _gidd_v2(self, case: dict[str, Any], length: int) -> Decode:
+        return Decode.gidd_v2(
+            length=length, block=case["block_length"], steps=case["steps"], seed=case["seed"], top_k=case["top_k"],
+            temperature=case["temperature"], method=case["sampling_method"], top_p=case["top_p"],
+            tokens_per_step=case["tokens_per_step"], schedule=case["noise_schedule"], noise_type=case["noise_type"],
+            min_length=case["min_length"], eos_id=case["eos_token_id"],
+        )  # fmt: skip
+
+    def _sedd(self, case: dict[str, Any], length: int) -> Decode:
+        return Decode.sedd(
+            length=length, predictor=case["predictor"], steps=case["steps"], denoise=case["denoise"], seed=case["seed"]
+        )
+
+    def interventions(self, case: dict[str, Any]) -> list[Intervention]:
+        """What a case hides from all queries."""
+        columns = case.get("hide_columns_bias_key_is_0") or ()
+        hidden = tuple(column - 1 for column in columns if column)
+        found: list[Intervention] = [MaskBuiltIn()] if 0 in columns else []
+        if hidden:
+            found.append(MaskPositions(hidden))
+        if "hide" in case:
+            facts = case["hide"]
+            steps = (facts["from_forward"], None) if "from_forward" in facts else None
+            found.append(MaskPositions(tuple(facts["keys"]), layers=facts.get("layers"), steps=steps))
+        return found
+
+    def model_for(self, case: dict[str, Any]) -> Model:
+        """The model, which is told the time where the case says so."""
+        if case.get("attention_bias") is False:
+            return _changed_model(self.folder, {"attention_bias": False})
+        return _changed_model(self.folder, {"time_conditioning": True}) if case.get("time_conditioning") else self.model
+
+
+@cache
+def _changed(folder: Path, changes: str) -> Model:
+    with tempfile.TemporaryDirectory() as place:
+        copy = Path(place)
+        config = {**json.loads((folder / "config.json").read_text()), **json.loads(changes)}
+        (copy / "config.json").write_text(json.dumps(config))
+        tensors = load_file(folder / "model.safetensors")
+        dropped = () if config.get("attention_bias", True) else ("k_bias", "v_bias")
+        save_file(
+            {key: one for key, one in tensors.items() if not key.endswith(dropped or ("-",))},
+            copy / "model.safetensors",
+        )
+        return load(copy)
+
+
+def _changed_model(folder: Path, changes: dict[str, Any]) -> Model:
+    return _changed(folder, json.dumps(changes))
+
+
 Kind = TypeVar("Kind", bound=Golden)
 
 
@@ -218,7 +330,7 @@ def newer_sets() -> Iterator[tuple[str, NewerGolden]]:
 
 def _sets(families: tuple[str, ...], kind: type[Kind]) -> Iterator[tuple[str, Kind]]:
     others = [Path(path) for path in os.environ.get("SINKSCOPE_GOLDEN", "").split(os.pathsep) if path]
-    for folder in [HERE, HERE / "newer", HERE / "newest", *others]:
+    for folder in [HERE, HERE / "newer", HERE / "newest", HERE / "small", *others]:
         for family in families:
             if (folder / family / "golden.json").is_file():
                 yield f"{folder.name}-{family}", kind(folder / family)
@@ -226,6 +338,25 @@ def _sets(families: tuple[str, ...], kind: type[Kind]) -> Iterator[tuple[str, Ki
 
 def newest_sets() -> Iterator[tuple[str, NewestGolden]]:
     return _sets(NEWEST, NewestGolden)
+
+
+def small_sets() -> Iterator[tuple[str, SmallGolden]]:
+    return _sets(SMALL, SmallGolden)
+
+
+def small(family: str) -> SmallGolden:
+    """A small family of the set that is in the repository."""
+    return SmallGolden(HERE / "small" / family)
+
+
+def small_cases(kind: str, *families: str) -> list[Any]:
+    """kind: "forward" or "generation"."""
+    return [
+        pytest.param(found, case, id=f"{name}-{case['name']}")
+        for name, found in small_sets()
+        for case in found.facts[kind]
+        if found.family in (families or SMALL)
+    ]
 
 
 def newest(family: str) -> NewestGolden:

@@ -137,6 +137,14 @@ with sk.intervene(model, control):
 with sk.intervene(arm, sk.MaskPositions((0,), since="second")):  # the prompt is read undisturbed
     arm.generate(prompt, length=8)
 
+# ---- MaskBuiltIn
+hidden = sk.MaskBuiltIn()  # of a GIDD v2; a model without such a key refuses it
+try:
+    with sk.intervene(model, hidden):
+        model.generate(prompt, **short)
+except sk.SinkscopeError as error:
+    print(error)
+
 # ---- MaskInstead
 other = sk.MaskInstead(of=sk.MaskSinks(k=1), positions=(2,))  # position 2, wherever a sink would be masked
 with sk.intervene(model, other):

@@ -14,6 +14,7 @@ from .interventions.apply import intervene as intervene
 from .interventions.hooks import HookContext as HookContext
 from .interventions.hooks import hook as hook
 from .interventions.positions import CutContext as CutContext
+from .interventions.positions import MaskBuiltIn as MaskBuiltIn
 from .interventions.positions import MaskPositions as MaskPositions
 from .interventions.positions import Window as Window
 from .interventions.ranked import MaskRandom as MaskRandom

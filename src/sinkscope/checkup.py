@@ -14,6 +14,7 @@ from torch import Tensor
 from sinkscope.attention.observe import observe
 from sinkscope.attention.selfcheck import against_reference
 from sinkscope.decoding import Decode, Decoded, decode, resolve_settings
+from sinkscope.decoding.noisy import NoisyDecode
 from sinkscope.decoding.settings import CACHES, SparseCache
 from sinkscope.errors import CheckpointError, DecodeError, SinkscopeError, TokenizerError, UnknownFamilyError
 from sinkscope.interventions import MaskSinks, intervene
@@ -190,6 +191,8 @@ class _Examined:
         if len(seen.received) != layers:
             raise SinkscopeError(f"saw {len(seen.received)} attention calls in {layers} layers")
         total = torch.stack([received.sum((2, 3)).cpu() for received in seen.received])  # [layer, batch, head]
+        own = [one.sum(2).cpu() for one in seen.built_in if one is not None]  # of a key that is no token's
+        total = total + torch.stack(own) if own else total
         if float((total - ids.shape[1]).abs().max()) > 0.05 * ids.shape[1]:
             raise SinkscopeError(f"attention of {ids.shape[1]} queries sums to {float(total.max()):.3f}")
         return f"captured in {layers} layers, each query's attention sums to 1 (backend {set(seen.backends).pop()})"
@@ -208,8 +211,13 @@ class _Examined:
             raise _SkippedError("decodes one prompt at a time")
         short = self.ids[:, :3]
         ids, mask = pad([short, self.ids], model)
-        together = decode(model, ids, _settings(model, ids), attention_mask=mask).returned[0]
-        alone = decode(model, short, _settings(model, short)).returned[0]
+        both, one = (_settings(model, some) for some in (ids, short))
+        if isinstance(both, NoisyDecode):
+            if not both.pads:
+                raise _SkippedError("a batch has prompts of one length")
+            both, one = (replace(each, noise="per_row") for each in (both, one))
+        together = decode(model, ids, both, attention_mask=mask).returned[0]
+        alone = decode(model, short, one).returned[0]
         if not torch.equal(together, alone):
             if model.dtype != torch.float32:
                 raise _SkippedError(f"a padded row differs, and {model.dtype} rounds too coarsely to tell")

@@ -411,3 +411,20 @@ def test_transformers_eager_says_the_same(padded: bool, monkeypatch: pytest.Monk
     for received, attention in zip(seen, eager.attentions, strict=True):
         counted = attention * present[:, None, :, None]
         torch.testing.assert_close(received[:, :, 0], counted.sum(2), atol=1e-5, rtol=1e-5)
+
+
+@pytest.mark.parametrize("sizes", [(2, 4, 9, 9, 8), (1, 2, 5, 17, 16), (1, 2, 300, 300, 8)])
+@pytest.mark.parametrize("masked", [False, True])
+def test_a_cap_bends_scores_before_any_mask(sizes: tuple[int, ...], masked: bool) -> None:
+    batch, heads, queries, keys, dim = sizes
+    torch.manual_seed(0)
+    q, k, v = (torch.randn(batch, heads, size, dim) * 3 for size in (queries, keys, keys))
+    mask = torch.rand(batch, 1, 1, keys) > 0.3 if masked else None
+    scores = 5.0 * torch.tanh(q @ k.mT * dim**-0.5 / 5.0)
+    weights = (scores if mask is None else scores.masked_fill(~mask, -torch.inf)).softmax(-1)
+    for backend in ("tiled", "reference"):
+        out, received = attend(q, k, v, mask=mask, cap=5.0, backend=backend)
+        torch.testing.assert_close(out, weights @ v, atol=1e-4, rtol=1e-4)
+        torch.testing.assert_close(received[:, :, 0], weights.sum(2), atol=1e-3, rtol=1e-4)
+    with pytest.raises(AttentionError, match="cap"):
+        attend(q, k, v, cap=0.0)

@@ -52,6 +52,7 @@ ENTRIES: list[tuple[dict[str, Any], str, dict[str, Any]]] = [
         "mask positions 0 since the second forward",
         {"positions": [0], "since": "second"},
     ),
+    ({"name": "mask_built_in"}, "mask built in", {}),
     (
         {"name": "zero_values", "k": 1, "of": "random"},
         "zero values K=1 clean random by all rows",

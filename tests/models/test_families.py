@@ -74,8 +74,8 @@ def test_a_family_from_outside_the_package(tmp_path: Path) -> None:
 
 @pytest.mark.usefixtures("_own_families")
 def test_a_family_from_outside_may_know_what_the_package_refuses(tmp_path: Path) -> None:
-    config = {"model_type": "backwards", "architectures": ["BD3LM"]}
-    with pytest.raises(CheckpointError, match="adaptive layer norm"):
+    config = {"model_type": "backwards", "architectures": ["StableDiffCoder"]}
+    with pytest.raises(CheckpointError, match="silently causal"):
         family_for(config, tmp_path, UNSUPPORTED)
     sk.register(Backwards())
     assert family_for(config, tmp_path, UNSUPPORTED).name == "backwards"

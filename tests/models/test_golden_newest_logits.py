@@ -185,7 +185,6 @@ def test_lladas_end_tokens_are_refused_in_illada() -> None:
 
 REFUSED = {
     "Stable-DiffCoder": ({"model_type": "llama", "architectures": ["StableDiffcoderForCausalLM"]}, "silently causal"),
-    "BD3-LM": ({"model_type": "bd3lm", "architectures": ["BD3LM"]}, "adaptive layer norm"),
     "LLaDA2.2": ({"model_type": "llada2_moe", "block_routing_capacity": 48}, "block routing"),
 }
 

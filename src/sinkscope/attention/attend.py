@@ -19,6 +19,7 @@ from sinkscope.validation import Number, validate
 
 BACKENDS = ("reference", "tiled", "triton")
 SCALE = TypeAdapter(Number | None)
+CAP = TypeAdapter(Annotated[float | None, Field(strict=True, gt=0, allow_inf_nan=False)])
 COUNT = TypeAdapter(Annotated[int | None, Field(strict=True, ge=1, le=1 << 31)])  # of groups and blocks
 PLACE = TypeAdapter(Annotated[int | None, Field(strict=True, ge=-(1 << 31), le=1 << 31)])  # positions
 DTYPES = (torch.float32, torch.bfloat16, torch.float16, torch.float64)
@@ -39,6 +40,7 @@ def attend(
     keep_self: bool = False,
     block: int | None = None,
     first: int | None = None,
+    cap: float | None = None,
 ) -> tuple[Tensor, ...]:
     """Attention output, and the column sums of the probabilities that made it (fp32, plain sums over queries).
 
@@ -53,13 +55,14 @@ def attend(
     group_count: how many groups there are, where not every label need occur.
     drop_keys: bool [batch or 1, head or 1, key]; such a key gets −∞ before the softmax, from every query;
     keep_self: except from the query at its own position.
+    cap: scores become cap · tanh(score / cap) before any mask (not by `triton`).
     clean: also give the column sums as they would be without drop_keys, from the same scores.
 
     Returns (out, received), or with clean=True (out, received, clean received). out: [batch, head, query, value dim] in
     the dtype of q; received: [batch, head, group, key]. A query with nothing left to attend to gives zeros in both.
     """
-    call = check(q, k, v, mask, causal, groups, scale, drop_keys, keep_self, clean, group_count, block, first)
-    chosen = choose_backend(q, backend)
+    call = check(q, k, v, mask, causal, groups, scale, drop_keys, keep_self, clean, group_count, block, first, cap)
+    chosen = choose_backend(q, backend, capped=cap is not None)
     kind = q.device.type
     # Autocast would put some of the products into half precision.
     with torch.autocast(kind, enabled=False) if torch.is_autocast_enabled(kind) else nullcontext():
@@ -69,15 +72,17 @@ def attend(
     return result.out, result.received, result.received.clone() if result.clean is None else result.clean
 
 
-def choose_backend(q: Tensor, backend: str = "auto") -> str:
-    """The backend that `attend` will run for this q, to be written down beside its figures."""
+def choose_backend(q: Tensor, backend: str = "auto", capped: bool = False) -> str:
+    """The backend that `attend` will run for this q, to be written down beside its figures; capped: scores have a cap."""
     if backend == "auto":
         if torch.is_grad_enabled() and q.requires_grad:
             return "reference"
-        return "triton" if q.device.type == "cuda" and _has_triton() else "tiled"
+        return "triton" if q.device.type == "cuda" and _has_triton() and not capped else "tiled"
     if backend not in BACKENDS:
         raise AttentionError(f"backend must be auto, {', '.join(BACKENDS)}, but is {backend!r}.")
     if backend == "triton":
+        if capped:
+            raise AttentionError("backend 'triton' knows no cap of scores: use 'tiled'.")
         if not _has_triton():
             raise AttentionError(
                 "backend 'triton' needs the package triton: pip install -e '.[triton]', or use 'tiled'."
@@ -124,6 +129,7 @@ def check(
     group_count: int | None,
     block: int | None = None,
     first: int | None = None,
+    cap: float | None = None,
 ) -> Inputs:
     """Refuse what does not fit together, in one sentence; otherwise hand on what the backends need."""
     tensors: dict[str, object] = {"q": q, "k": k, "v": v, "mask": mask, "groups": groups, "drop_keys": drop_keys}
@@ -131,6 +137,7 @@ def check(
         if not isinstance(one, Tensor) and (one is not None or name in ("q", "k", "v")):
             raise AttentionError(f"{name} must be a tensor, but is {type(one).__name__}: convert it with torch.")
     validate(SCALE, scale, "scale", AttentionError)
+    validate(CAP, cap, "cap", AttentionError)
     validate(COUNT, block, "block", AttentionError)
     validate(COUNT, group_count, "group_count", AttentionError)
     validate(PLACE, first, "first", AttentionError)
@@ -154,7 +161,7 @@ def check(
     labels, count = _labels(groups, batch, queries, group_count, q.device)
     return Inputs(
         q, k, v, mask, 1 if causal else block, offset, dim**-0.5 if scale is None else scale, labels, count, drop_keys,
-        keep_self, clean,
+        keep_self, clean, cap,
     )  # fmt: skip
 
 

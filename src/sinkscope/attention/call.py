@@ -18,6 +18,13 @@ from sinkscope.attention.reference import Inputs, as_bias, masked_below, masked_
 from sinkscope.errors import InterventionError
 
 
+class BuiltIn(NamedTuple):
+    """A key and a value that a model learned for each head, in front of all others: a sink that it was given."""
+
+    key: Tensor  # [1, head, 1, dim]
+    value: Tensor  # [1, head, 1, value dim]
+
+
 @dataclass(frozen=True)
 class Call:
     """What a module asked attention for."""
@@ -32,6 +39,8 @@ class Call:
     forward: Forward | None  # None: not a forward of our decoders
     untouched: Callable[[], Tensor]  # the module's own attention, [batch, head, query, dim]
     directed: bool  # the module is causal, whether or not this call needs a mask for it
+    cap: float | None = None  # scores are bent to stay within it
+    built_in: BuiltIn | None = None  # the module's own key that stands on no position
 
     @property
     def queries(self) -> int:
@@ -104,19 +113,9 @@ class Call:
         """The call as the formula takes it, for explicit maps; they are held whole, so for few heads."""
         causal, offset = 1 if self.causal else None, self.keys - self.queries
         return Inputs(
-            self.q,
-            self.k,
-            self.v,
-            self.mask,
-            causal,
-            offset,
-            self.scaling,
-            self.labels,
-            self.group_count,
-            drop_keys,
-            False,
-            False,
-        )
+            self.q, self.k, self.v, self.mask, causal, offset, self.scaling, self.labels, self.group_count, drop_keys,
+            keep_self=False, clean=False, cap=self.cap,
+        )  # fmt: skip
 
     def scores(self) -> Tensor:
         """What goes into the softmax, −∞ where a query may not look, [batch, head, query, key]."""
@@ -128,7 +127,7 @@ class Call:
 
     @property
     def backend(self) -> str:
-        return choose_backend(self.q)
+        return choose_backend(self.q, capped=self.cap is not None)
 
 
 class Extra(NamedTuple):
@@ -152,6 +151,7 @@ class Change:
     extra: tuple[Tensor, Tensor] | Extra | None = None  # keys and values that every query sees beside the text
     bias: Tensor | None = None  # [batch | 1, head | 1, query | 1, key], added to the scores
     temperature: float = 1.0  # scores are divided by it
+    hide_built_in: bool = False  # nobody may attend to the module's own key
     removed: Tensor | None = None  # [batch, head, key]: attention that each key loses, where `bias` takes a part of it
 
 
@@ -164,6 +164,7 @@ class CallResult:
     drop: Tensor | None  # bool [batch, head, key]
     touched: Tensor | None  # bool [batch, head, key]: dropped, or with a changed value
     mask: Tensor | None  # the mask that was really used, what interventions hide included
+    built_in: Tensor | None = None  # [batch, head, group], what the module's own key received; None: it has none
 
     @cached_property
     def received_by_all(self) -> Tensor:
@@ -256,13 +257,14 @@ def _summed(call: Call, small: Call, kept: SparseKeys | None, taps: Sequence[Tap
     small: the call as the module made it, which has fewer keys than `call` under a sparse cache.
     """
     narrow = kept is not None and not changes  # nothing to change among the keys that are left out
-    use, drop, extra = merge_changes(small if narrow else call, changes)
+    use, drop, extra = merge_changes(small if narrow else call, [*changes, *_own_key(call, changes)])
     keep_self = any(change.keep_self for change in changes)
     found = _attend(call, use, extra, drop_keys=drop, clean=drop is not None, keep_self=keep_self)
     out, received, clean = found[0], found[1], found[-1]
     if narrow and kept is not None:
         received = clean = _spread(received, kept.columns, call.keys)
     mask = call.mask if narrow else use.mask
+    built_in = received[..., 0] if _own_key(call, changes) else None
     if extra:  # what extra keys received is nobody's column
         own, same = slice(extra, None), clean is received
         drop, mask = (None if one is None else one[..., own] for one in (drop, mask))
@@ -271,7 +273,7 @@ def _summed(call: Call, small: Call, kept: SparseKeys | None, taps: Sequence[Tap
     if any(map(_moves_scores, changes)) and any(tap.needs_sums(call) for tap in taps):
         clean = untouched_columns(call)
     picked = [tensor for change in changes for tensor in (change.drop, change.touched) if tensor is not None]
-    result = CallResult(received, clean, drop, reduce(torch.logical_or, picked) if picked else None, mask)
+    result = CallResult(received, clean, drop, reduce(torch.logical_or, picked) if picked else None, mask, built_in)
     for tap in taps:
         tap.take(call, result)
     return out
@@ -282,16 +284,29 @@ def _moves_scores(change: Change) -> bool:
     return change.keys is not None or change.bias is not None or change.extra is not None or change.temperature != 1
 
 
+def _own_key(call: Call, changes: Sequence[Change]) -> list[Change]:
+    """The module's own key as the last of the extra keys, which puts it in front; none where it is hidden."""
+    if call.built_in is None or any(change.hide_built_in for change in changes):
+        return []
+    return [Change(extra=Extra(*call.built_in))]
+
+
 def untouched_columns(call: Call) -> Tensor:
     """What every key would receive if nothing were changed, [batch, head, group, key]."""
-    return _attend(call, call)[1]
+    return untouched_sums(call)[..., len(_own_key(call, [])) :]
+
+
+def untouched_sums(call: Call) -> Tensor:
+    """The same with the module's own key as the first, where it has one."""
+    use, _, extra = merge_changes(call, _own_key(call, []))
+    return _attend(call, use, extra)[1]
 
 
 def _attend(call: Call, use: Call, extra: int = 0, **words: Any) -> tuple[Tensor, ...]:
     """use: the same call with other keys, values, mask and scale."""
     return attend(
         call.q, use.k, use.v, mask=use.mask, causal=call.causal, groups=call.labels, scale=use.scale,
-        group_count=call.group_count, first=None if call.causal else call.start + extra, **words,
+        group_count=call.group_count, first=None if call.causal else call.start + extra, cap=call.cap, **words,
     )  # fmt: skip
 
 

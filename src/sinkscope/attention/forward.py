@@ -49,6 +49,7 @@ class Forward:
     visible: Tensor | None = None  # bool [batch | 1, query, key]
     kept: Callable[[int], SparseKeys | None] | None = None  # of a layer under a sparse cache; None: no key is left out
     row_seeds: tuple[int, ...] | None = None  # one per row that counts: random choices are drawn again for each
+    time: Tensor | None = None  # [batch | 1]: how noisy the canvas is, for models that are told
     most: int | None = None  # steps that the generation can take at most; None where nobody knows
     made: dict[Any, Tensor] = field(init=False, repr=False, compare=False, default_factory=dict)
 

@@ -94,6 +94,7 @@ class Observation(Tap):
     layers: list[int] = field(default_factory=list)
     backends: list[str] = field(default_factory=list)
     kept: list[Any] = field(default_factory=list)
+    built_in: list[Tensor | None] = field(default_factory=list)  # what a key of the module's own received
     to_host: HostCopies = field(default_factory=HostCopies, repr=False)
 
     @property
@@ -112,6 +113,7 @@ class Observation(Tap):
         self.kept.append(received if self.keep is None else self.keep(call.layer, received))
         if self.keep is None and received.device.type != "cpu":
             self.to_host.put(received, lambda arrived: self.kept.__setitem__(place, arrived.clone()))
+        self.built_in.append(result.built_in)
         self.layers.append(call.layer)
         self.backends.append(call.backend)
 

@@ -258,6 +258,7 @@ _forwards, _configs, _wrappers = SharedPatch(), SharedPatch(), SharedPatch()
 # ---- models of transformers
 
 NAME = "sinkscope"
+OWN = ("transformers.", "sinkscope.models.")
 _original: dict[int, str] = {}  # id of a config → the implementation that it had before anyone listened
 
 
@@ -266,8 +267,8 @@ def is_transformers(part: nn.Module) -> bool:
 
 
 def is_native(root: nn.Module) -> bool:
-    """Whether the module is one of transformers' own classes, whose attention all goes through the interface."""
-    return is_transformers(root) and type(root).__module__.startswith("transformers.")
+    """Whether the module is a class of transformers, or of ours, whose attention all goes through the interface."""
+    return is_transformers(root) and type(root).__module__.startswith(OWN)
 
 
 def attention_layers(root: nn.Module) -> set[int]:
@@ -358,7 +359,8 @@ def _attention(
         return out.transpose(1, 2)
 
     mask, causal = aligned(attention_mask, causal, query, key)
-    call = Call(layer, query, key, value, mask, causal, scaling, forward, untouched, directed)
+    own_key, cap = options.get("built_in"), options.get("cap")
+    call = Call(layer, query, key, value, mask, causal, scaling, forward, untouched, directed, cap, own_key)
     for one in listeners:
         one.note("interface", layer, query.shape[1], key.shape[2])
     return run_call(call, [one.tap for one in listeners]).transpose(1, 2).contiguous(), None

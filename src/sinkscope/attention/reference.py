@@ -35,6 +35,7 @@ class Inputs:
     drop_keys: Tensor | None  # [batch | 1, head | 1, key]
     keep_self: bool
     clean: bool
+    cap: float | None = None  # scores are bent to stay within it: cap · tanh(score / cap); None: they are not
 
     @property
     def batch(self) -> int:
@@ -104,6 +105,8 @@ def masked_scores(call: Inputs) -> Tensor:
     """What goes into the softmax, [batch, head, query, key]: −∞ where mask or order bars a key; dropped keys stand there."""
     dtype = call.work_dtype
     scores = call.q.to(dtype) @ call.k.to(dtype).repeat_interleave(call.share, dim=1).mT * call.scale
+    if call.cap is not None:
+        scores = call.cap * torch.tanh(scores / call.cap)
     if call.block is not None:
         positions = torch.arange(call.queries, device=scores.device)[:, None] + call.offset
         later = torch.arange(call.keys, device=scores.device) // call.block > positions // call.block

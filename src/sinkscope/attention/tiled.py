@@ -129,6 +129,8 @@ def probabilities_of(
     scores: Tensor, spare: Tensor | None, call: Inputs, tile: Tile, bias: AttentionBias
 ) -> Tensor | None:
     """Make probabilities of a tile of scores [..., row, key], in place; those without drop_keys go into `spare`."""
+    if call.cap is not None:
+        scores.div_(call.cap).tanh_().mul_(call.cap)
     hide(scores, call, tile)
     add_bias(scores, bias, tile.start, tile.stop)
     rows_may_die = tile.seen <= bias.first_kept
@@ -201,7 +203,7 @@ def attend_whole(call: Inputs) -> Result:
     q = call.q.reshape(streams, -1, call.q.shape[3]).to(call.work_dtype)
     k, v = (tensor.flatten(0, 1).to(call.work_dtype) for tensor in (call.k, call.v))
     clean: Tensor | None = None
-    if call.mask is None and call.block is None and call.drop_keys is None:
+    if call.mask is None and call.block is None and call.drop_keys is None and call.cap is None:
         probabilities = whole_rows(q, k, call)
     else:
         space = buffer_for(call, call.batch * call.heads * call.queries * call.keys)

@@ -32,6 +32,7 @@ def study(
     tasks: options.TaskOption = None,
     problems: options.Problems = None,
     seed: Annotated[int | None, Option(help="Seed of problems and random keys.", min=0, max=options.MOST)] = None,
+    texts: Annotated[Path | None, Option(help="Text file for likelihoods, passages with empty lines between.")] = None,
     workers: Annotated[int | None, Option(help="Processes, one thread each. Default: one per core.", min=1)] = None,
     shard: options.ShardOption = None,
     dtype: options.Dtype = None,
@@ -58,7 +59,7 @@ def study(
         name, given = "paper", [*models, name, *(more or [])]  # after --models, what is no study is one more model
     wanted, chosen = listed(given, "a model after --models", "tiny-llada"), listed(tasks, "tasks", "arithmetic")
     engine = where.chosen(workers)
-    plan = Study.load(name).changed(wanted, problems, chosen, seed, dtype=dtype, device=device)
+    plan = Study.load(name).changed(wanted, problems, chosen, seed, texts, dtype=dtype, device=device)
     if show:
         from sinkscope.study.plan import here
 

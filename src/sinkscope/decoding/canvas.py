@@ -221,6 +221,29 @@ def place_prompts(
     return Canvas(tokens, real, given, mask_id, answers, length)
 
 
+def open_layout(model: Model, prompt: Tensor, real: Tensor, settings: Decode, mask_id: int) -> Canvas:
+    """The prompt, and masks behind it; masks of the prompt are no part of what is given.
+
+    Of a block-causal model the first token is always given: an empty prompt is the begin token.
+    """
+    if settings.block_causal and not prompt.shape[1]:
+        prompt = prompt.new_full((len(prompt), 1), model.config.bos_token_id)
+        real = torch.ones_like(prompt, dtype=torch.bool)
+    masks = prompt.new_full((len(prompt), settings.length), mask_id)
+    tokens = torch.cat([prompt, masks], 1)
+    real = torch.cat([real, torch.ones_like(masks, dtype=torch.bool)], 1)
+    return Canvas(tokens, real, (tokens != mask_id) & real, mask_id, [prompt.shape[1]] * len(prompt), settings.length)
+
+
+def text_layout(model: Model, prompt: Tensor, real: Tensor, settings: Decode, mask_id: int) -> Canvas:
+    """The prompt alone; its last tokens are the answer."""
+    start = prompt.shape[1] - settings.length
+    if start < 0:
+        raise PromptError(f"Expected a text of at least {settings.length} tokens, got {prompt.shape[1]}; lower length.")
+    given = (torch.arange(prompt.shape[1]) < start).expand_as(prompt)
+    return Canvas(prompt, real, given & real, mask_id, [start] * len(prompt), settings.length)
+
+
 LAYOUTS: dict[str, Callable[..., Canvas]] = {
     "answer": rows_layout,
     "rows": rows_layout,
@@ -229,6 +252,8 @@ LAYOUTS: dict[str, Callable[..., Canvas]] = {
     "aligned": aligned_layout,
     "ahead": ahead_layout,
     "total": total_layout,
+    "open": open_layout,
+    "text": text_layout,
 }
 
 

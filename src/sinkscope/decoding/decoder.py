@@ -83,7 +83,7 @@ def resolve_settings(settings: Decode, model: Model, prompt_length: int, words: 
         )
     for name in sorted(words):
         if words[name] is not None:
-            check_setting(name, words[name])
+            check_setting(name, words[name], settings)
     words = drop_unused(settings, words)
     length = words.get("length") or min(settings.length, max(model.context - prompt_length, 1))  # as there is room for
     return settings.changed({**words, **settings.fit(length, words)})

@@ -51,7 +51,7 @@ def masked_likelihood(
     _check(model, context, answer)
     count = len(answer)
     exact = 2**count - 1 <= samples
-    patterns = list(_drawn_patterns(count, samples, seed))
+    patterns = list(drawn_patterns(count, samples, seed))
     if exact:
         patterns = [torch.tensor(bits) for bits in itertools.product((False, True), repeat=count) if any(bits)]
     scores: list[float] = []
@@ -69,7 +69,7 @@ def masked_likelihood(
     return Likelihood(value, error, is_greedy, count, len(patterns) * (2 if settle else 1))
 
 
-def _drawn_patterns(count: int, samples: int, seed: int) -> Iterator[Tensor]:
+def drawn_patterns(count: int, samples: int, seed: int) -> Iterator[Tensor]:
     """bool [token]: numbers of masks spread evenly over 1…count from one random start, positions drawn each time."""
     generator = torch.Generator().manual_seed(seed)
     start = float(torch.rand(1, generator=generator))

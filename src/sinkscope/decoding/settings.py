@@ -20,15 +20,20 @@ if TYPE_CHECKING:
 
     from sinkscope.decoding.canvas import DecodeRun
     from sinkscope.decoding.forwards import BlockForwards, Forwards
+    from sinkscope.decoding.samplers.bd3lm import BD3LMDiT
     from sinkscope.decoding.samplers.block_diffusion import SDAR, FastDLLM2, LLaDA2, LLaDA21
     from sinkscope.decoding.samplers.causal import Autoregressive
     from sinkscope.decoding.samplers.diffusion_gemma import DiffusionGemma
     from sinkscope.decoding.samplers.dllm import BD3LM, MDLM
     from sinkscope.decoding.samplers.dream import Dream
+    from sinkscope.decoding.samplers.gidd import GIDD, GIDDCorrection
+    from sinkscope.decoding.samplers.gidd_v2 import GIDDv2
     from sinkscope.decoding.samplers.llada import LLaDA, MMaDA
+    from sinkscope.decoding.samplers.mdlm import MDLMDiT
     from sinkscope.decoding.samplers.nemotron import Nemotron
     from sinkscope.decoding.samplers.parallel import Parallel, WeDLM
     from sinkscope.decoding.samplers.rnd1 import RND1
+    from sinkscope.decoding.samplers.sedd import SEDD
     from sinkscope.models.model import Model
 
 
@@ -60,8 +65,10 @@ CACHES: tuple[str, ...] = get_args(CanvasCache)
 # answer: blocks from the end of a left-padded prompt. rows: from the end of each row's own prompt, padded on either side.
 # grid: from column 0, the first block holding the end of the prompt. left: prompts padded at the left to whole blocks.
 # aligned: as answer, with padding on either side and blocks that need not divide the length. ahead: as aligned, with room
-# for a draft beyond the length. total: one stretch of masks, which may have more text behind it.
-Layout = Literal["answer", "rows", "grid", "left", "aligned", "ahead", "total"]
+# for a draft beyond the length. total: one stretch of masks, which may have more text behind it. open: masks of the prompt are
+# written too, and there may be no prompt. text: the prompt itself is worked on, at its end.
+# drawn: the prompt on a canvas of random tokens.
+Layout = Literal["answer", "rows", "grid", "left", "aligned", "ahead", "total", "open", "text", "drawn"]
 
 # eot: a row is done when a block ends in end-of-turn. eos: when a finished block leaves end-of-text in the answer.
 # early_eos: also within a block, as soon as nothing before the first end-of-text is masked. ids: after a block with one
@@ -169,6 +176,12 @@ class Decode:
         wedlm: ClassVar[type[WeDLM]]
         rnd1: ClassVar[type[RND1]]
         diffusion_gemma: ClassVar[type[DiffusionGemma]]
+        mdlm_dit: ClassVar[type[MDLMDiT]]
+        bd3lm_dit: ClassVar[type[BD3LMDiT]]
+        gidd: ClassVar[type[GIDD]]
+        gidd_correction: ClassVar[type[GIDDCorrection]]
+        gidd_v2: ClassVar[type[GIDDv2]]
+        sedd: ClassVar[type[SEDD]]
 
     def __post_init__(self) -> None:
         self.complete()
@@ -423,10 +436,11 @@ def setting_names(lists: bool = True) -> set[str]:
     return {one.name for one in settings if lists or not isinstance(one.default, tuple)}
 
 
-def check_setting(name: str, value: Any) -> None:
-    """Refuse a value that no sampler takes for this setting."""
+def check_setting(name: str, value: Any, own: Decode | None = None) -> None:
+    """Refuse a value that no sampler takes for this setting; own: that these settings do not take, if they have it."""
     wrong: DecodeError | None = None
-    for kind in SAMPLERS.values():
+    has_it = own is not None and name in {one.name for one in fields(own)}
+    for kind in [type(own)] if own is not None and has_it else SAMPLERS.values():
         if name not in {one.name for one in fields(kind)}:
             continue
         try:

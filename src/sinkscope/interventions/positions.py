@@ -9,7 +9,7 @@ import torch
 from pydantic import PlainValidator
 from torch import Tensor
 
-from sinkscope.attention.call import Call, Change
+from sinkscope.attention.call import Call, Change, untouched_sums
 from sinkscope.attention.patch import Shape
 from sinkscope.errors import InterventionError
 from sinkscope.interventions.base import Heads, Intervention, Label, Layers, Selector, restrict, write_list
@@ -90,6 +90,21 @@ def _read_end(value: Any) -> int | float:
         end: int | float = value
         return end
     raise ValueError(f"must be a position, or a share of the prompt from 0 to 1, got {show_value(value)}")
+
+
+@settings(InterventionError)
+class MaskBuiltIn(Intervention):
+    """Hide the key that a model learned for each head in front of all others (GIDD v2), from every query."""
+
+    name: ClassVar[str] = "mask_built_in"
+    layers: Layers | None = None
+
+    def change(self, call: Call, memory: Memory) -> Change | None:
+        if call.built_in is None:
+            raise InterventionError("Expected a model with a built-in key, such as GIDD v2; this one has none to mask.")
+        if self.layers is not None and call.layer not in self.layers:
+            return None
+        return Change(hide_built_in=True, removed=untouched_sums(call).sum(2)[..., :1])
 
 
 @settings(InterventionError)

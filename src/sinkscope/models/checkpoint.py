@@ -103,11 +103,19 @@ def weight_files(folder: Path) -> dict[Path, Header]:
         pickled = sorted(path.name for pattern in PICKLED for path in folder.glob(pattern))
         if pickled:
             raise CheckpointError(
-                f"Expected .safetensors weights in {folder}, found only pickle ({', '.join(pickled[:3])}), which can "
-                "run code when opened and is refused; convert it to safetensors on a machine where you trust it."
+                f"Expected .safetensors weights, found only pickle ({', '.join(pickled[:3])}), which can run code when opened "
+                f"and is refused; where you trust it, convert it ({conversion(folder, pickled[0])})."
             )
         raise CheckpointError(f"Expected .safetensors weights in {folder}, found none; is the download complete?")
     return {path: read_header(path) for path in files}
+
+
+def conversion(folder: Path, pickled: str) -> str:
+    """The command that turns a pickled state dict into safetensors; torch then opens tensors only."""
+    return (
+        f"cd {folder} && python -c 'import torch, safetensors.torch as s; s.save_file({{k: v.clone() for k, v in "
+        f'torch.load("{pickled}", weights_only=True).items()}}, "model.safetensors")\''
+    )
 
 
 def read_header(path: Path) -> Header:
@@ -193,17 +201,18 @@ def available_memory() -> int | None:
 
 
 def native_class(family: Family) -> Any:
-    """The transformers class that a family's weights are loaded into."""
+    """The class that a family's weights are loaded into: transformers', or one of ours."""
     import transformers
 
-    return getattr(transformers, family.native_class or "AutoModelForCausalLM")
+    return family.own_class() or getattr(transformers, family.native_class or "AutoModelForCausalLM")
 
 
 def empty_module(family: Family, native: PretrainedConfig) -> torch.nn.Module:
     """The native module on the device meta, without weights."""
     from sinkscope.models.weights import quiet
 
-    build: Any = native_class(family) if family.native_class else native_class(family).from_config
+    alone = family.native_class or family.own_class()
+    build: Any = native_class(family) if alone else native_class(family).from_config
     with torch.device("meta"), quiet():
         module: torch.nn.Module = build(native)
     return module

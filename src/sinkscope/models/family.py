@@ -51,6 +51,8 @@ class Family:
     plain_tokenizer: ClassVar[bool] = False  # tokenizer.json alone: AutoTokenizer would warn of an unknown type
     mask_token: ClassVar[str | None] = None  # text of the mask token, where config.json and tokenizer do not name it
     end_of_turn: ClassVar[str | None] = None  # text of the token that closes a chat turn
+    empty_prompt: ClassVar[bool] = False  # writes without a prompt too
+    built_in_key: ClassVar[bool] = False  # every head has a learned key in front of all others, on no position
     key_mapping: ClassVar[dict[str, str]] = {}  # regular expression of a stored key → native key
 
     def matches(self, config: Config, folder: Path) -> bool:
@@ -60,6 +62,10 @@ class Family:
     def native_config(self, config: Config) -> PretrainedConfig:
         """The native transformers configuration with every size taken from the checkpoint's config.json."""
         return qwen_config(self.native, config)
+
+    def own_class(self) -> Any | None:
+        """A module of ours, where no class of transformers computes what the checkpoint does."""
+        return None
 
     def block(self, config: Config) -> int | None:
         """Block length of a checkpoint that was trained with block-causal attention; None: it sees everything."""

@@ -161,7 +161,9 @@ class Model:
             return check_ids(torch.as_tensor(prompt).reshape(1, -1), self).cpu()
         tokenizer, messages = self.require_tokenizer(), is_messages(prompt)
         for text in [one["content"] for one in prompt] if messages else [prompt]:  # type: ignore[index]
-            check_text(text)
+            check_text(text, self.family.empty_prompt)
+        if prompt == "":
+            return torch.empty(1, 0, dtype=torch.int64)
         if messages and self.chat_template is None:
             raise PromptError(f"{self.name} has no chat template to write messages with; pass text or token ids.")
         through = messages or (self.chat_template is not None if chat is None else chat)
@@ -262,11 +264,11 @@ def is_ids(prompt: Any) -> bool:
     return isinstance(prompt, list | tuple) and len(prompt) > 0 and all(type(one) is int for one in prompt)
 
 
-def check_text(text: Any) -> None:
-    """A prompt is text that can be written as UTF-8, and not empty."""
+def check_text(text: Any, empty: bool = False) -> None:
+    """A prompt is text that can be written as UTF-8, and not empty, unless the model writes without one too."""
     if not isinstance(text, str):
         raise PromptError(f"Expected a prompt as text, got {short(repr(text))}.")
-    if not text.strip():
+    if not text.strip() and not empty:
         raise PromptError("Expected a prompt with some text, got an empty one; give the model something to answer.")
     try:
         text.encode("utf-8")
@@ -282,11 +284,11 @@ def check_ids(ids: Any, model: Model) -> Tensor:
     if not isinstance(ids, Tensor) or ids.dim() != 2 or ids.is_floating_point() or ids.dtype == torch.bool:
         came = f"{tuple(ids.shape)} {ids.dtype}" if isinstance(ids, Tensor) else type(ids).__name__
         raise PromptError(f"Expected token ids as an integer tensor [batch, position], got {came}.")
-    if ids.numel() == 0:
+    if ids.numel() == 0 and not (model.family.empty_prompt and len(ids)):
         raise PromptError(
             "Expected a prompt of at least one token, got an empty one; give the model something to answer."
         )
-    if int(ids.min()) < 0 or int(ids.max()) >= model.vocabulary:
+    if ids.numel() and (int(ids.min()) < 0 or int(ids.max()) >= model.vocabulary):
         raise PromptError(
             f"Expected token ids from 0 to {model.vocabulary - 1}, got {int(ids.min())} to {int(ids.max())}; "
             f"was the prompt made with the tokenizer of {model.name}?"

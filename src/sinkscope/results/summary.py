@@ -48,8 +48,9 @@ def _findings(findings: Sequence[Finding]) -> Iterator[str]:
 
 def _table(results: Results, room: int) -> Iterator[str]:
     """A line per condition, two models side by side: accuracy or likelihood, and the attention removed."""
-    scored = [row for row in results.likelihood if row.of == "answers"]
-    pooled = [without_weak_tasks(row) for row in first_point(results).pooled]
+    scored = [row for row in results.likelihood if row.of == "answers" or not row.causal]
+    of_texts = any(row.of == "texts" for row in scored)  # of models that answer no problems
+    pooled = [] if of_texts else [without_weak_tasks(row) for row in first_point(results).pooled]
     rows: list[PooledCell | LikelihoodChange] = [*(pooled or scored)]
     changed = [row for row in rows if not series.is_untouched(row.condition)]
     changed.sort(key=lambda row: series.masked_key(row.condition) != ("strong sink", None))
@@ -65,7 +66,7 @@ def _table(results: Results, room: int) -> Iterator[str]:
     if pooled:
         yield "Accuracy in % [change, 95 %], attention removed:"
     else:
-        yield "Nats per token of true answers: change [95 %], attention removed:"
+        yield f"Nats per token of {'held-out text' if of_texts else 'true answers'}: change [95 %], attention removed:"
     shown = list(aligned([("", *(cut(model, 20) for model in models)), *lines]))
     if len(shown) > room - 1:
         shown = [*shown[: room - 2], f"  … and {len(shown) - room + 2} lines more"]

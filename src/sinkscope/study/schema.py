@@ -292,7 +292,10 @@ class MechanismPlan:
 class LikelihoodPlan:
     """Models that are measured by the likelihood of held-out text; those not installed are skipped with a warning."""
 
-    models: ModelNames = ()  # autoregressive ones
+    models: ModelNames = ()  # that answer no problems
+    answering: Truth = False  # the models of the study too
+    file: Text | None = None  # passages with empty lines between; None: some that ship
+    samples: Whole1 = 16  # canvases of each text that a diffusion model is asked about
     texts: Whole2 = 8
     read: Whole2 = 48  # tokens read at once, before the masking begins
     scored: Whole1 = 48  # tokens whose likelihood counts, one per step
@@ -430,6 +433,10 @@ class Study:
             del found["trace"]["lens"]
         if not self.shift:
             del found["shift"]
+        later = LikelihoodPlan()
+        for name in ("answering", "file", "samples"):
+            if getattr(self.likelihood, name) == getattr(later, name):
+                del found["likelihood"][name]
         if self.sequential is None:
             del found["sequential"]
         return found
@@ -459,7 +466,7 @@ class Study:
 
     def changed(
         self, models: Sequence[str] | None = None, problems: int | None = None, tasks: Sequence[str] | None = None,
-        seed: int | None = None, **more: Any,
+        seed: int | None = None, texts: Path | None = None, **more: Any,
     ) -> Study:  # fmt: skip
         """The same study on other models, on other tasks, or with another number of problems; checked like a file."""
         values = {**self.to_dict(), **{name: value for name, value in more.items() if value is not None}}
@@ -473,6 +480,8 @@ class Study:
                 values["expected"] = {name: told for name, told in self.expected.items() if name in models}
         if seed is not None:
             values["seed"] = seed
+        if texts is not None:
+            values["likelihood"]["file"] = str(texts.resolve())
         if tasks is not None:
             known = {task["name"]: task for task in values["tasks"]}
             size = self.tasks[0].problems

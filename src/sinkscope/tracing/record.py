@@ -106,7 +106,9 @@ def cut_row(
     padding, prompt_width = recorder.real[row].start, recorder.answers[row]
     if model.causal:  # a row of a batch may be done before the others
         steps = int(recorder.kept["committed_at"][row].max()) + 1
-    stop = min(recorder.real[row].stop, done.tokens.shape[1]) if not model.causal else prompt_width + steps
+    noisy = recorder.settings.layout == "drawn"  # random tokens, of which those behind the answer are seen too
+    written = recorder.real[row].stop if noisy else done.tokens.shape[1]
+    stop = min(recorder.real[row].stop, written) if not model.causal else prompt_width + steps
     tensors = recorder.row(row, steps, slice(padding, stop))
     canvas, shown = tensors["canvas"], [tensors[name] for name in ("canvas", "lens_tokens") if name in tensors]
     ids = sorted({token for some in shown for token in some.unique().tolist()})
@@ -115,6 +117,7 @@ def cut_row(
         prompt = "" if model.tokenizer is None else str(model.tokenizer.decode(prompt_ids))
     vocabulary, start = describe(model.tokenizer, ids, model.mask_id), prompt_width - padding
     end = find_answer_end(canvas[-1], start, {*model.eos_ids, model.eot_id}, lambda token: vocabulary[token][1])
+    end = min(end, start + recorder.settings.length) if noisy else end
     return Trace(
         **{name: tensors.get(name) for name in SHAPES},  # type: ignore[arg-type]
         prompt_length=start,
@@ -123,7 +126,7 @@ def cut_row(
         model=model.identity(),
         backend=recorder.backend,
         vocabulary=vocabulary,
-        mask_id=model.mask_id,
+        mask_id=None if noisy else model.mask_id,
         causal=model.causal,
         prompt=prompt,
         text="" if model.tokenizer is None else model.decode_text(done.returned[row]),

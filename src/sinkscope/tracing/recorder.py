@@ -12,6 +12,7 @@ import numpy as np
 import torch
 from pydantic import AfterValidator
 from torch import Tensor
+from torch.nn.functional import pad
 
 from sinkscope.attention.call import Call, CallResult, Tap
 from sinkscope.attention.forward import GROUPS
@@ -88,6 +89,7 @@ def planned_form(model: Model, batch: int, positions: int, settings: Decode, kee
         return sum(prod(shapes[name]) * dtype_of(name, keep).itemsize for name in names)
 
     extra = needs(name for name, asked in EXTRAS.items() if getattr(keep, asked))
+    extra += needs(["built_in"]) if model.family.built_in_key else 0
     full, summary = needs(FORMS["full"]) + extra, needs(FORMS["summary"]) + extra
     if keep.form != "summary" and full <= keep.budget:
         return "full", full
@@ -124,6 +126,7 @@ class Recorder(Tap):
         self.blocks = torch.zeros(shapes["blocks"][1:], dtype=torch.int32)
         # Name in a trace → [batch, …], as `SHAPES` has it.
         names = ["queries", "seen", "canvas", "confidence", "committed_at", *FORMS[self.form]]
+        names += ["built_in"] if model.family.built_in_key else []
         names += [name for name, asked in EXTRAS.items() if getattr(keep, asked)]
         self.kept = {name: _zeros(*shapes[name], dtype=dtype_of(name, keep)) for name in names}
         self.kept["confidence"].fill_(torch.nan)
@@ -157,6 +160,8 @@ class Recorder(Tap):
             self._send("queries", (step,), (forward.labels[:rows, :, None] == groups).sum(1))
             self._send("seen", (step,), forward.seen(call.keys, forward.labels.device)[:rows])
             self.backend = call.backend
+        if result.built_in is not None:
+            self._send("built_in", (step, layer), result.built_in[:rows])
         if self.keep.value_norms:
             norms = call.v[:rows].float().norm(dim=-1)  # [batch, kv head, key]
             share = self.kept["value_norms"].shape[3] // norms.shape[1]
@@ -260,7 +265,12 @@ def _map(call: Call, result: CallResult, head: int, rows: int) -> Tensor:
         mask = mask.expand(call.q.shape[0], call.q.shape[1], -1, -1)[:rows, head, None]
     q, k = call.q[:rows, head, None].float(), call.k[:rows, head // share, None].float()
     drop = None if result.drop is None else result.drop[:rows, head, None]
-    return probabilities(replace(call, q=q, k=k, v=k, mask=mask).inputs(drop))[:, 0]
+    if call.built_in is None or result.built_in is None:
+        return probabilities(replace(call, q=q, k=k, v=k, mask=mask).inputs(drop))[:, 0]
+    k = torch.cat([call.built_in.key[:, head, None].to(k).expand(rows, -1, -1, -1), k], 2)
+    mask = None if mask is None else pad(mask, (1, 0), value=mask.dtype == torch.bool)
+    drop = None if drop is None else pad(drop, (1, 0))
+    return probabilities(replace(call, q=q, k=k, v=k, mask=mask).inputs(drop))[:, 0, :, 1:]
 
 
 def laid_out(model: Model, ids: Tensor, settings: Decode, mask: Tensor | None) -> tuple[Tensor, list[slice], list[int]]:

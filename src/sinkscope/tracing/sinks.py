@@ -16,6 +16,8 @@ from sinkscope.sinks.rules import Columns, Rule, Threshold
 from sinkscope.statistics import resampled
 from sinkscope.tracing.trace import Trace, single_threaded
 
+BUILT_IN = "built-in"  # the name of a key that is no token
+
 
 @single_threaded
 def find(trace: Trace, rule: Rule | None = None) -> pl.DataFrame:
@@ -40,6 +42,19 @@ def received(trace: Trace, group: str, unit: str) -> pl.DataFrame:
     there = trace.alive()[:, None, None].expand(scores.shape)
     frame = _keys(trace, *there.nonzero().unbind(-1)).with_columns(received=pl.Series(scores[there].numpy()))
     return frame.with_columns(unit=pl.lit(unit), group=pl.lit(group))
+
+
+def built_in(trace: Trace) -> pl.DataFrame:
+    """See `Trace.built_in_key`."""
+    if trace.built_in is None:
+        raise TraceError("Expected a trace of a model with a built-in key, such as GIDD v2; this model has none.")
+    sums = trace.built_in.float().sum(-1)  # [step, layer, head]
+    places = np.indices(tuple(sums.shape)).reshape(3, -1)
+    frame = pl.DataFrame(dict(zip(("step", "layer", "head"), places, strict=True)))
+    shares = sums / trace.query_count().clamp(min=1)[:, None, None]
+    found = {"received": sums, "share": shares}
+    columns = {name: pl.Series(values.flatten().numpy()) for name, values in found.items()}
+    return frame.with_columns(**columns, token=pl.lit(BUILT_IN), kind=pl.lit(BUILT_IN))
 
 
 def _keys(trace: Trace, step: Tensor, layer: Tensor, head: Tensor, position: Tensor) -> pl.DataFrame:

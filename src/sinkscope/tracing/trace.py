@@ -62,6 +62,8 @@ class Trace:
     layer_mean: Annotated[Tensor | None, "step layer group key"] = None  # summary form
     top_keys: Annotated[Tensor | None, "step layer head group top", torch.int32] = None
     top_scores: Annotated[Tensor | None, "step layer head group top"] = None
+    # What a key that the model learned for each head received, which stands on no position; None: the model has none.
+    built_in: Annotated[Tensor | None, "step layer head group"] = None
     queries: Annotated[Tensor, "step group", torch.int32]  # how many queries each group had
     # How many queries of each group might look at each key; None: all of them, at every key.
     seen: Annotated[Tensor | None, "step group key", torch.int32] = None
@@ -272,6 +274,8 @@ class Trace:
         keys, top = self.top_keys[:, layers, :, group].long(), self.top_scores[:, layers, :, group].float()
         alive = self.alive()  # [step, key]
         total = self.queries[:, group].float()[:, None, None]
+        if self.built_in is not None:
+            total = total - self.built_in[:, layers, :, group].float()
         rest = (total - top.sum(-1)).clamp(min=0) / (alive.sum(1) - top.shape[-1]).clamp(min=1)[:, None, None]
         return (rest.unsqueeze(-1) * alive[:, None, None]).scatter(-1, keys, top)
 
@@ -331,6 +335,15 @@ class Trace:
             rule = replace(self.default_rule, epsilon=epsilon)  # type: ignore[call-arg]
         table = find(self.part(part), check_rule(rule))
         return table.with_columns(pl.col("step") + self.part_steps(part).start)
+
+    def built_in_key(self) -> pl.DataFrame:
+        """The model's own key by step, layer and head: what it received, and its share of all attention.
+
+        It is counted apart from tokens: no other table has it.
+        """
+        from sinkscope.tracing.sinks import built_in
+
+        return built_in(self)
 
     def heads(
         self, rule: Rule | Sequence[Rule] | None = None, classes: Classes | None = None, *, part: Part = "all"

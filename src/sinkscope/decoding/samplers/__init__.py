@@ -1,13 +1,18 @@
 """Every sampler of the package: settings beside their commit rule; a new one is a file, and a line here."""
 
 from sinkscope.decoding.samplers import (  # noqa: F401 - each makes itself known as Decode.NAME
+    bd3lm,
     block_diffusion,
     causal,
     diffusion_gemma,
     dllm,
     dream,
+    gidd,
+    gidd_v2,
     llada,
+    mdlm,
     nemotron,
     parallel,
     rnd1,
+    sedd,
 )

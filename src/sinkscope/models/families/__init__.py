@@ -6,11 +6,12 @@ from sinkscope.models.families.llada import LLaDA, MMaDA
 from sinkscope.models.families.moe import BLOCK_ROUTING, LLaDA2, LLaDAMoE
 from sinkscope.models.families.nemotron import Nemotron
 from sinkscope.models.families.qwen import RND1, SDAR, Dream, FastDLLM, ILLaDA, OpenDCoder, WeDLM
+from sinkscope.models.families.small import BD3LM, GIDD, MDLM, SEDD, GIDDv2
 from sinkscope.models.family import register
 
 for _family in (
     LLaDA, MMaDA, Dream, OpenDCoder, RND1, FastDLLM, SDAR, WeDLM, ILLaDA, LLaDAMoE, LLaDA2, Nemotron, DiffusionGemma,
-    AdaptedToDiffusion, Llama,
+    MDLM, BD3LM, GIDD, SEDD, GIDDv2, AdaptedToDiffusion, Llama,
 ):  # fmt: skip
     register(_family())
 
@@ -19,7 +20,5 @@ for _family in (
 UNSUPPORTED = {
     "stablediffcoder": "Stable-DiffCoder's config.json says llama, and loaded as that it would be silently causal; where "
     "its blocks of 4 begin and how it ends is not published, so it cannot be decoded as its authors do.",
-    "bd3lm": "BD3-LM is a DiT with adaptive layer norm on a time vector, which no class of transformers computes; "
-    "Decode.bd3lm is dllm's sampler for other checkpoints.",
     "block_rout": BLOCK_ROUTING,
 }

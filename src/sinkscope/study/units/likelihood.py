@@ -22,8 +22,9 @@ from torch import Tensor
 from sinkscope.attention.observe import observe
 from sinkscope.conditions import NONE, Condition
 from sinkscope.decoding.cost import Workload
-from sinkscope.decoding.likelihood import masked_scores, read_spans
+from sinkscope.decoding.likelihood import drawn_patterns, masked_scores, read_spans
 from sinkscope.errors import StudyError
+from sinkscope.files import MB, read_text
 from sinkscope.models.model import Model
 from sinkscope.results.accuracy import removed_shares, sum_effects
 from sinkscope.results.rows import FirstKey, LikelihoodChange
@@ -46,11 +47,15 @@ class LikelihoodKind(UnitKind):
 
     def plan(self, study: Study, info: ModelInfo) -> list[Unit]:
         plan = study.likelihood
-        conditions = plan.conditions if info.asked in plan.models else ()
+        measured = info.asked in plan.models or (plan.answering and info.asked in study.models)
+        conditions = plan.conditions if measured else ()
         return [Unit("likelihood", info.asked, one, shown=info.name, last=plan.texts) for one in conditions]
 
     def workload(self, study: Study, unit: Unit, info: ModelInfo, prompt: int) -> list[Workload]:
         texts, read, scored = study.likelihood.texts, study.likelihood.read, study.likelihood.scored
+        if not info.causal:
+            whole = read + scored
+            return [Workload(2 * texts, study.likelihood.samples, whole, whole, scored // 2)]
         found = [Workload(1, texts, read, read, 1), Workload(scored, texts, 1, read + scored // 2, 1)]
         if unit.condition == NONE:  # once more, to see what the first key receives
             found.append(Workload(1, texts, *[read + scored + 1] * 3))
@@ -60,7 +65,9 @@ class LikelihoodKind(UnitKind):
         """Mean log-likelihood a token (nats) of each text; without intervention also what key 0 receives, layer by layer."""
         model = model_for(study, job.unit)
         plan = study.likelihood
-        ids = windows(model, plan.texts, plan.read + plan.scored + 1).to(model.device)
+        ids = windows(model, plan.texts, plan.read + plan.scored + 1, plan.file).to(model.device)
+        if not model.causal:
+            return read_masked(study, job, model, ids[:, :-1])
         with apply_condition(study, job.unit, model, range(plan.texts)) as taken:
             reading = read_spans(model, ids, range(plan.read, plan.read + plan.scored + 1))
             next(reading)
@@ -85,16 +92,35 @@ class LikelihoodKind(UnitKind):
         }
 
 
+@torch.inference_mode()
+def read_masked(study: Study, job: Job, model: Model, ids: Tensor) -> dict[str, Any]:
+    """A diffusion model's own bound, nats a token of each text [text, position]: the mean over numbers of masks.
+
+    Every canvas is run twice: once for the map that sinks are ranked by, once to be scored.
+    """
+    plan, rows, effects = study.likelihood, list[dict[str, Any]](), list[dict[str, float]]()
+    for number, text in enumerate(ids.tolist()):
+        patterns = torch.stack(list(drawn_patterns(plan.scored, plan.samples, study.seed + number)))
+        with apply_condition(study, job.unit, model, [number], plan.samples) as taken:
+            scores = masked_scores(model, text[: plan.read], text[plan.read :], patterns, True, taken.begin)
+            effects.append(taken.effect())
+        rows.append({"problem": number, "value": sum(scores) / len(scores) / plan.scored})
+    found = {"rows": rows, "effect": sum_effects(effects) if any(effects) else {}, "tokens": plan.scored}
+    return found | ({} if any(effects) else {"first_key": first_key_shares(model, ids)})
+
+
 @cache
-def held_out() -> list[str]:
-    """Passages that were written for this purpose, so that no model was trained on them."""
+def held_out(file: str | None = None) -> list[str]:
+    """Passages of a text file, with empty lines between; else some that no model was trained on."""
+    if file is not None:
+        return [one for one in read_text(Path(file), StudyError, MB).split("\n\n") if one.strip()]
     found: list[str] = yaml.safe_load(TEXTS.read_text(encoding="utf-8"))
     return found
 
 
-def windows(model: Model, count: int, size: int) -> Tensor:
+def windows(model: Model, count: int, size: int, file: str | None = None) -> Tensor:
     """[text, position]: the first `size` tokens of each of `count` passages, as plain text."""
-    passages = held_out()
+    passages = held_out(file)
     if count > len(passages):
         raise StudyError(f"Expected likelihood.texts of at most {len(passages)}, got {count}; lower it.")
     rows = [model.encode(passage.strip(), chat=False)[0] for passage in passages[:count]]
