@@ -98,8 +98,7 @@ class _ReceivedGradient(torch.autograd.Function):
 
 def with_gradient(received: Tensor, call: Inputs) -> Tensor:
     """The same column sums, through which a gradient flows to q and k; no map is held until it does."""
+    apply: Any = _ReceivedGradient.apply
     with torch.enable_grad():
-        made: Tensor = _ReceivedGradient.apply(
-            received, replace(call, q=call.q.detach(), k=call.k.detach()), call.q, call.k
-        )
+        made: Tensor = apply(received, shape_only, call.q, call.k)
     return made

@@ -12,14 +12,16 @@ from typer import Argument, Option
 from sinkscope.cli import options
 from sinkscope.cli.app import command
 from sinkscope.cli.options import read_prompt, writable
-from sinkscope.cli.screen import output, print_json, table_of, waiting
+from sinkscope.cli.screen import output, print_json, say_line, table_of, waiting
 from sinkscope.errors import TraceError, printable
 
 if TYPE_CHECKING:
     import polars as pl
 
+    from sinkscope.models import Model
     from sinkscope.sinks import Rule
     from sinkscope.tracing import Trace
+    from sinkscope.tracing.recorder import Keep
 
 
 @command()
@@ -31,30 +33,35 @@ def trace(
     form: Annotated[
         Literal["auto", "full", "summary"], Option(help="summary: layer means and top keys only.")
     ] = "auto",
-    single: Annotated[bool, Option("--float32", help="Keep float32 instead of float16.")] = False,
+    half: Annotated[bool, Option("--float16", help="Keep 16 bits: half the size, and a rule may flip.")] = False,
     budget: Annotated[int, Option(help="Memory for the recorder, in MB.", min=0, max=1 << 30)] = 2048,
     norms: Annotated[bool, Option("--norms", help="Keep value and hidden-state norms too.")] = False,
     lens: Annotated[bool, Option("--lens", help="Keep what each layer would write (logit lens).")] = False,
-    heads: Annotated[list[str] | None, Option("--map", help="Keep the map of a head, LAYER.HEAD; repeated.")] = None,
+    heads: Annotated[
+        list[str] | None, Option("--map", help="Keep the map of a head, LAYER.HEAD; repeated; or all.")
+    ] = None,
     as_json: options.JsonFlag = False,
     *,
     given: options.GenerateOptions,
 ) -> None:
     """Record a generation: received attention, canvas, confidence, commits."""
     asked = read_prompt(prompt)
-    maps = tuple(_head(name) for name in heads or ())
+    maps = _maps(heads or [])
     import torch
 
     import sinkscope as sk
 
     loaded = given.load(model)
     keep = sk.Keep(
-        form=form, dtype=torch.float32 if single else torch.float16, budget=budget << 20, value_norms=norms,
+        form=form, dtype=torch.float16 if half else torch.float32, budget=budget << 20, value_norms=norms,
         hidden_norms=norms, maps=maps, lens=lens,
     )  # fmt: skip
+    words = given.decode_words()
+    if maps:
+        say_line(memory_of(loaded, asked, keep, words))
     changes = [sk.MaskSinks(k=mask_sinks)] if mask_sinks else []
     with waiting("decoding …"):
-        made = sk.trace(loaded, asked, interventions=changes, keep=keep, **given.decode_words())
+        made = sk.trace(loaded, asked, interventions=changes, keep=keep, **words)
     assert isinstance(made, sk.Trace)  # of one prompt
     made.save(out)
     if as_json:
@@ -67,6 +74,18 @@ def trace(
     console.print(told, style="dim", markup=False)
 
 
+def memory_of(model: Model, prompt: Any, keep: Keep, words: dict[str, Any]) -> str:
+    """What recording takes, in a sentence that is said before anything runs."""
+    from sinkscope.decoding import resolve_settings
+    from sinkscope.tracing.recorder import planned_form
+
+    prompt_length = model.encode(prompt).shape[1]
+    settings = resolve_settings(model.defaults, model, prompt_length, words)
+    form, needed = planned_form(model, 1, prompt_length + settings.answer_length, settings, keep)
+    count = len(keep.of_model(model).heads)
+    return f"recording takes {needed / 2**20:,.1f} MB of memory ({form} form, maps of {count} heads)"
+
+
 def facts(trace: Trace) -> dict[str, object]:
     """What a trace is, without its numbers."""
     return {
@@ -76,10 +95,15 @@ def facts(trace: Trace) -> dict[str, object]:
     }  # fmt: skip
 
 
+def _maps(names: list[str]) -> tuple[tuple[int, int], ...] | Literal["all"]:
+    """The heads whose maps are kept."""
+    return "all" if names == ["all"] else tuple(map(_head, names))
+
+
 def _head(name: str) -> tuple[int, int]:
     found = re.fullmatch(r"([0-9]{1,6})\.([0-9]{1,6})", name)
     if found is None:
-        raise TraceError(f"Expected a head as LAYER.HEAD, such as 3.0, got {name!r}.")
+        raise TraceError(f"Expected a head as LAYER.HEAD, such as 3.0, or all alone, got {name!r}.")
     return int(found[1]), int(found[2])
 
 

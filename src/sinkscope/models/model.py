@@ -226,6 +226,8 @@ class Model:
             return []
         ids, mask, alone = self.batch(text)
         chosen = decoding.resolve_settings(settings or self.defaults, self, ids.shape[1], words)
+        if settings is not None and not words:
+            chosen = settings  # as they are: with words, what these leave open is made to fit
         decoding.refuse_unused(chosen, self, words)
         done = decoding.decode(self, ids, chosen, attention_mask=mask, history=False)
         texts = [self.decode_text(answer) for answer in done.returned]
