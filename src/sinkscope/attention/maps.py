@@ -98,6 +98,7 @@ class _ReceivedGradient(torch.autograd.Function):
 
 def with_gradient(received: Tensor, call: Inputs) -> Tensor:
     """The same column sums, through which a gradient flows to q and k; no map is held until it does."""
+    shape_only = replace(call, q=call.q.detach(), k=call.k.detach())
     apply: Any = _ReceivedGradient.apply
     with torch.enable_grad():
         made: Tensor = apply(received, shape_only, call.q, call.k)

@@ -14,7 +14,7 @@ from sinkscope.aliases import DTYPES, rename_settings
 from sinkscope.attention.patch import is_native
 from sinkscope.errors import CheckpointError, SinkscopeError, TokenizerError
 from sinkscope.files import describe_error, short
-from sinkscope.models import adapters, checkpoint, gguf, weights
+from sinkscope.models import adapters, checkpoint, gguf, saving, weights
 from sinkscope.models.checkpoint import as_checkpoint_error
 from sinkscope.models.families import UNSUPPORTED
 from sinkscope.models.family import FAMILIES, Config, Family, check_requirements, family_for, has_tokenizer, register
@@ -114,10 +114,12 @@ def load_checkpoint(
     module = weights.load_weights(family, folder, native, dtype, device, files)
     family.adapt(module, config)
     model = assemble(
-        family, module, tokenizer, name, mask_id, block=family.block(config), revision=hub_commit(folder),
+        family, module, tokenizer, name, mask_id, block=block_of(family, config), revision=hub_commit(folder),
         quantization=weights.packed_by(stored), fingerprint=checkpoint.fingerprint(files),
     )  # fmt: skip
-    return with_checkpoint_defaults(model, config.get("sinkscope_decode"), f"config.json of {name}")
+    model = with_checkpoint_defaults(model, config.get(saving.DECODE), f"config.json of {name}")
+    saving.keep_native_names(module, model, config)
+    return model
 
 
 def load_adapter(
@@ -179,18 +181,25 @@ def load_config_only(name: str | os.PathLike[str], dtype: torch.dtype = torch.bf
         mask_id = None if family.causal else 0  # it does not matter which token it is
         with suppress(TokenizerError):
             mask_id = family.mask_id(config, tokenizer)
-        model = assemble(family, module, tokenizer, name, mask_id, block=family.block(config))
-        return with_checkpoint_defaults(model, config.get("sinkscope_decode"), f"config.json of {name}")
+        model = assemble(family, module, tokenizer, name, mask_id, block=block_of(family, config))
+        return with_checkpoint_defaults(model, config.get(saving.DECODE), f"config.json of {name}")
+
+
+def block_of(family: Family, config: Config) -> int | None:
+    """Block length of a checkpoint: as it was saved, else in the words of its family."""
+    saved: int | None = config.get(saving.BLOCK)
+    return family.block(config) if saved is None else saved
 
 
 def read_checkpoint(folder: Path, name: str) -> tuple[Family, Config, PretrainedConfig]:
     """What config.json says: the family that knows it, its plain fields, and the native configuration."""
     config = checkpoint.read_config(folder)
-    family = family_for(config, folder, UNSUPPORTED)
+    saved = config.get(saving.FAMILY)
+    family = family_for(config, folder, UNSUPPORTED) if saved is None else FAMILIES[saved]
     check_requirements(config, family.requires, family.name)
     try:
         with quiet():  # it may warn of a rope that is meant so
-            native = family.native_config(config)
+            native = family.native_config(config) if saved is None else saving.saved_config(config)
     except KeyError as error:
         raise CheckpointError(
             f"config.json of {name} lacks {error}, which every {family.name} checkpoint has; fetch the file again."
