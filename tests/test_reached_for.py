@@ -76,7 +76,7 @@ def test_heads_as_pairs_of_layer_and_head() -> None:
 
 def test_a_study_as_a_mapping(tmp_path: Path) -> None:
     study = {
-        "name": "mine", "models": ["tiny-llada"], "problems": 2, "tasks": ["arithmetic"],
+        "name": "mine", "models": ["tiny-llada"], "tasks": [{"name": "arithmetic", "problems": 2}],
         "conditions": ["none", {"name": "mask_sinks", "k": 1}],
     }  # fmt: skip
     run = sk.run(study, tmp_path / "mine", workers=1)

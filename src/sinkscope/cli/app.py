@@ -26,6 +26,7 @@ from sinkscope.cli.options import canonical_option
 from sinkscope.cli.screen import say_error
 from sinkscope.errors import SinkscopeError, printable
 from sinkscope.files import describe_error
+from sinkscope.registry import import_file
 
 BAD_INPUT, INTERRUPTED, PIPE_CLOSED = 2, 130, 141
 ENDING = (signal.SIGTERM, signal.SIGHUP)
@@ -38,6 +39,15 @@ COMMANDS = {
     "compare": ("runs", MEASURE), "results": ("runs", MEASURE), "merge": ("runs", MEASURE), "export": ("runs", MEASURE),
     "models": ("models", PREPARE), "check": ("models", PREPARE), "plan": ("study", PREPARE), "bench": ("models", PREPARE),
 }  # fmt: skip
+# An option of every command: runs, traces and their tables name what a file of the user's own registers.
+IMPORT = inspect.Parameter(
+    "imported",
+    inspect.Parameter.KEYWORD_ONLY,
+    default=None,
+    annotation=Annotated[
+        list[str] | None, typer.Option("--import", help="FILE.py that registers tasks, rules, … of your own; repeated.")
+    ],
+)
 received: list[int] = []  # the signal that ended the command
 app = typer.Typer(
     name="sinkscope",
@@ -81,16 +91,19 @@ def command(**words: Any) -> Callable[[Callable[..., None]], Callable[..., None]
 
         @functools.wraps(function)
         def call(**given: Any) -> None:
+            for file in given.pop(IMPORT.name) or ():
+                import_file(file)
             for name, group in groups.items():
                 given[name] = group(**{one.name: given.pop(one.name) for one in fields(group)})
             function(**given)
 
-        call.__annotations__ = {name: hints[name] for name in defaults}
+        call.__annotations__ = {**{name: hints[name] for name in defaults}, IMPORT.name: IMPORT.annotation}
         call.__signature__ = inspect.Signature(  # type: ignore[attr-defined]
             [
                 inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=hints[name])
                 for name, default in defaults.items()
             ]
+            + [IMPORT]
         )
         name = words.get("name", function.__name__)
         app.command(**{"name": name, "rich_help_panel": COMMANDS[name][1], **words})(call)

@@ -13,13 +13,14 @@ from sinkscope.cli import options
 from sinkscope.cli.app import command
 from sinkscope.cli.options import read_prompt, writable
 from sinkscope.cli.screen import output, print_json, say_line, table_of, waiting
-from sinkscope.errors import TraceError, printable
+from sinkscope.errors import PromptError, TraceError, printable
 
 if TYPE_CHECKING:
     import polars as pl
 
     from sinkscope.models import Model
     from sinkscope.sinks import Rule
+    from sinkscope.tasks.prompts import OwnPrompt
     from sinkscope.tracing import Trace
     from sinkscope.tracing.recorder import Keep
 
@@ -27,8 +28,11 @@ if TYPE_CHECKING:
 @command()
 def trace(
     model: options.ModelArgument,
-    prompt: options.PromptArgument,
-    out: Annotated[Path, Option("--out", "-o", help="File to write.", callback=writable)] = Path("run.trace"),
+    prompt: Annotated[str | None, options.PromptInfo] = None,
+    prompts: options.PromptsOption = None,
+    out: Annotated[
+        Path | None, Option("--out", "-o", help="File; of --prompts a folder. Default: run.trace, or traces.")
+    ] = None,
     mask_sinks: Annotated[int, Option(help="Mask this many sinks per head while tracing.", min=0)] = 0,
     form: Annotated[
         Literal["auto", "full", "summary"], Option(help="summary: layer means and top keys only.")
@@ -45,7 +49,10 @@ def trace(
     given: options.GenerateOptions,
 ) -> None:
     """Record a generation: received attention, canvas, confidence, commits."""
-    asked = read_prompt(prompt)
+    if (prompt is None) == (prompts is None):
+        raise PromptError("Expected a prompt, or --prompts FILE.jsonl, got both or neither; give one of them.")
+    asked = [read_prompt(prompt)] if prompt is not None else [one.prompt for one in _read_file(prompts)]
+    files = _files(out, None if prompts is None else len(asked))
     maps = _maps(heads or [])
     import torch
 
@@ -58,19 +65,45 @@ def trace(
     )  # fmt: skip
     words = given.decode_words()
     if maps:
-        say_line(memory_of(loaded, asked, keep, words))
+        say_line(memory_of(loaded, max(asked, key=len), keep, words))
     changes = [sk.MaskSinks(k=mask_sinks)] if mask_sinks else []
-    with waiting("decoding …"):
-        made = sk.trace(loaded, asked, interventions=changes, keep=keep, **words)
-    assert isinstance(made, sk.Trace)  # of one prompt
-    made.save(out)
+    told = []
+    for one, file in zip(asked, files, strict=True):
+        with waiting("decoding …"):
+            made = sk.trace(loaded, one, interventions=changes, keep=keep, **words)
+        assert isinstance(made, sk.Trace)  # of one prompt
+        made.save(file)
+        told.append(facts(made) | {"file": str(file)})
+        if not as_json:
+            print_trace(made, file)
     if as_json:
-        print_json(facts(made) | {"file": str(out)})
-        return
-    console, file = output(), printable(str(out))
+        print_json(told[0] if prompts is None else told)
+
+
+def _read_file(path: Path | None) -> list[OwnPrompt]:
+    from sinkscope.tasks.prompts import read_prompts
+
+    return read_prompts(path or "")
+
+
+def _files(out: Path | None, count: int | None) -> list[Path]:
+    """Where traces go: one file; of a file of so many prompts a folder, with a file for each."""
+    if count is None:
+        file = writable(out or Path("run.trace"))
+        assert file is not None
+        return [file]
+    folder = out or Path("traces")
+    if folder.is_file():
+        raise TraceError(f"Expected a folder to write {count} traces to, and {folder} is a file; name another.")
+    return [folder / f"prompt-{number:03d}.trace" for number in range(1, count + 1)]
+
+
+def print_trace(made: Trace, path: Path) -> None:
+    """What was written, and where the trace is."""
+    console, file = output(), printable(str(path))
     console.print(printable(made.text) or f"tokens {made.canvas[-1, made.prompt_length :].tolist()}", markup=False)
     size = f"{made.steps} steps × {made.layers} layers × {made.heads_count} heads × {made.positions} keys, {made.form} form"
-    told = f"{size}, {out.stat().st_size / 1e6:.1f} MB in {file}\nnext: sinkscope sinks {file}"
+    told = f"{size}, {path.stat().st_size / 1e6:.1f} MB in {file}\nnext: sinkscope sinks {file}"
     console.print(told, style="dim", markup=False)
 
 

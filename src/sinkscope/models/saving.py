@@ -50,7 +50,8 @@ def save(model: Model, folder: str | os.PathLike[str]) -> Path:
         config = path / "config.json"
         written = {**json.loads(config.read_text(encoding="utf-8")), **family_fields(model)}
         if str(written.get("model_type", "")).startswith(OWN_TYPE):
-            written["model_type"] = type(module.config).__mro__[1].model_type
+            native: Any = type(module.config).__mro__[1]
+            written["model_type"] = native.model_type
         config.write_text(json.dumps(written, indent=2) + "\n", encoding="utf-8")
     except OSError as error:
         raise CheckpointError(
