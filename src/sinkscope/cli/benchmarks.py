@@ -24,7 +24,8 @@ def evaluate_model(
     model: Annotated[str, Option("--model", "-m", help="Zoo name, folder, GGUF file or Hub id.")],
     mask_sinks: Annotated[int | None, Option(help="Mask this many sinks per head.", min=0)] = None,
     condition: Annotated[
-        str | None, Option(help="Any intervention of study files, such as mask_sinks:k=5,rank=as_run; values are YAML.")
+        str | None,
+        Option(help="An intervention of study files: mask_sinks:k=5 or attenuate:k=1 (values are YAML)."),
     ] = None,
     show_prompt: Annotated[bool, Option("--show-prompt", help="Print the first prompt of each task; no run.")] = False,
     out: Annotated[Path | None, Option("--out", "-o", help="Folder for finished batches; rerun to resume.")] = None,

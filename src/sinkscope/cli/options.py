@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 from typer import Argument, Option
 
 from sinkscope.aliases import NAMES
-from sinkscope.cli.screen import waiting
+from sinkscope.cli.screen import say_line, waiting
 from sinkscope.errors import DecodeError, PromptError, SinkscopeError, StudyError, TaskError
 
 if TYPE_CHECKING:
@@ -45,6 +45,8 @@ def writable(path: Path | None) -> Path | None:
     parent = next((one for one in path.absolute().parents if one.exists()), None)
     if parent is None or not parent.is_dir() or not os.access(parent, os.W_OK):
         raise SinkscopeError(f"Expected a file to write to, and {parent} is no folder that can be written to.")
+    if not path.absolute().parent.exists():
+        say_line(f"the folder {path.parent} does not exist and will be made for {path.name}")
     return path
 
 

@@ -211,8 +211,9 @@ class TaskPlan:
         if not self.is_benchmark and self.name not in TASKS:
             known = ", ".join([*TASKS, *GSM8K, *HUMANEVAL])
             close = difflib.get_close_matches(self.name, [*TASKS, *GSM8K, *HUMANEVAL], n=1)
-            advice = f"; did you mean {close[0]}?" if close else ""
-            raise FieldError(f"must be one of {known}, got {show_value(self.name)}{advice}", "name")
+            if close:
+                raise FieldError(f"must be a task, got {show_value(self.name)}: did you mean {close[0]}?", "name")
+            raise FieldError(f"must be one of {known}, got {show_value(self.name)}", "name")
         if self.is_benchmark:
             if self.difficulty is not None:
                 raise FieldError("has no effect on a benchmark; leave it out", "difficulty")

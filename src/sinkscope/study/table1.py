@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
@@ -121,7 +122,11 @@ def study_tasks(tasks: Sequence[str]) -> list[str]:
         plain = name.removeprefix(PREFIX)
         if name != SUITE and not is_benchmark(plain) and plain not in TASKS:
             known = ", ".join([*GSM8K, *HUMANEVAL, SUITE, *(PREFIX + kind for kind in KINDS)])
-            raise TaskError(f"Expected a task out of {known}, or one of lm-evaluation-harness, got {name!r}.")
+            close = difflib.get_close_matches(
+                name, [*GSM8K, *HUMANEVAL, SUITE, *TASKS, *map(PREFIX.__add__, KINDS)], n=1
+            )
+            advice = f"did you mean {close[0]}?" if close else f"tasks of ours are {known}."
+            raise TaskError(f"Expected a task of ours or of lm-evaluation-harness, got {name!r}: {advice}")
         found += KINDS if name == SUITE else [plain]
     return list(dict.fromkeys(found))
 

@@ -22,7 +22,7 @@ COLOURS = ("red", "blue", "green", "black", "white", "pink", "grey", "gold")
 _TEST, _VALIDATION = 10, 15
 _PATIENCE = 10_000  # draws before a split is taken to be empty
 _REPEATS = 100  # prompts seen already, in a row, before the fresh ones are taken to have run out
-_TRIED, _FEW = 200, 10  # draws that say whether a kind has so few contents that they cannot be split
+_TRIED, _FEW = 200, 10  # draws that say whether a kind has so few prompts that they cannot be split
 
 
 @dataclass(frozen=True)
@@ -109,7 +109,7 @@ def problems(
     """`n` problems of one kind (None: without end), the same ones for the same words.
 
     `difficulty` is 1, 2 or 3; None mixes all three evenly. Outside of training no prompt comes twice, as long as the
-    kind has fresh ones. A kind of fewer than ten contents has them all in every split.
+    kind has fresh ones. A kind of fewer than ten prompts has them all in every split.
     Further options go to the kind, such as `length` of recall.
     """
     task = TASKS[kind]
@@ -129,10 +129,10 @@ def _is_fixed(task: Task, difficulty: int | None, options: dict[str, Any]) -> bo
     """Whether a kind has a few fixed prompts, which then are in every split."""
     source = random.Random(0)
     drawn = (task.draw(source, difficulty or source.choice(DIFFICULTIES), **options) for _ in range(_TRIED))
-    contents: set[str] = set()
+    prompts: set[str] = set()
     for problem in drawn:
-        contents.add(problem.key)
-        if len(contents) >= _FEW:
+        prompts.add(problem.prompt)
+        if len(prompts) >= _FEW:
             return False
     return True
 
@@ -142,7 +142,8 @@ def _supply(task: Task, split: str, seed: int, difficulty: int | None, options: 
     fixed = _is_fixed(task, difficulty, options)
     seen: dict[int, set[str]] = {level: set() for level in DIFFICULTIES}
     if fixed:  # whatever the difficulty, each of its prompts once before one comes again
-        seen = dict.fromkeys(DIFFICULTIES, set())
+        together: set[str] = set()
+        seen = dict.fromkeys(DIFFICULTIES, together)
     while True:
         level = difficulty or source.choice(DIFFICULTIES)
         repeats = 0
