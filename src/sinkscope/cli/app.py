@@ -39,6 +39,26 @@ COMMANDS = {
     "compare": ("runs", MEASURE), "results": ("runs", MEASURE), "merge": ("runs", MEASURE), "export": ("runs", MEASURE),
     "models": ("models", PREPARE), "check": ("models", PREPARE), "plan": ("study", PREPARE), "bench": ("models", PREPARE),
 }  # fmt: skip
+# A line of each to begin with.
+EXAMPLES = {
+    "generate": 'sinkscope generate tiny-llada "Tom has 3 apples."',
+    "trace": 'sinkscope trace tiny-llada "Tom has 3 apples."',
+    "sinks": "sinkscope sinks run.trace",
+    "view": "sinkscope view runs/quick",
+    "report": "sinkscope report run.trace",
+    "figures": "sinkscope figures run.trace",
+    "study": "sinkscope study quick",
+    "table1": "sinkscope table1 --models tiny-llama,tiny-llada -n 4",
+    "eval": "sinkscope eval -m tiny-llada -t sinkscope_arithmetic",
+    "compare": "sinkscope compare runs/one runs/two",
+    "results": "sinkscope results runs/quick --table claims",
+    "merge": "sinkscope merge shard-1 shard-2 --out whole",
+    "export": "sinkscope export runs/quick -o entry.json",
+    "models": "sinkscope models",
+    "check": "sinkscope check tiny-llada",
+    "plan": "sinkscope plan table1 -m GSAI-ML/LLaDA-8B-Instruct",
+    "bench": "sinkscope bench tiny-llada",
+}
 # An option of every command: runs, traces and their tables name what a file of the user's own registers.
 IMPORT = inspect.Parameter(
     "imported",
@@ -106,7 +126,14 @@ def command(**words: Any) -> Callable[[Callable[..., None]], Callable[..., None]
             + [IMPORT]
         )
         name = words.get("name", function.__name__)
-        app.command(**{"name": name, "rich_help_panel": COMMANDS[name][1], **words})(call)
+        first_line = (function.__doc__ or "").partition("\n")[0]
+        shown = {
+            "name": name,
+            "rich_help_panel": COMMANDS[name][1],
+            "short_help": f"{first_line}\n[dim]{EXAMPLES[name]}[/dim]",
+            "epilog": f"Example: {EXAMPLES[name]}",
+        }
+        app.command(**{**shown, **words})(call)
         return function
 
     return register
