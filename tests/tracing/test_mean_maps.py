@@ -122,3 +122,16 @@ def test_the_command_keeps_all_maps_and_says_the_memory_first(
     assert run(["trace", "tiny-llada", "Tom has 3 apples.", "--map", "all", *words]) == 0
     assert "MB of memory (full form, maps of 24 heads)" in capsys.readouterr().err
     assert sk.Trace.load(file).mean_map().shape[:2] == (6, 4)
+
+
+def test_a_cache_has_the_names_of_transformerlens() -> None:
+    model = golden("llada").model
+    trace = sk.trace(model, [5, 6, 7], SETTINGS[0], keep=sk.Keep(maps="all"))
+    cache = trace.to_cache(-1)
+    assert list(cache) == [f"blocks.{layer}.attn.hook_pattern" for layer in range(trace.layers)]
+    assert trace.maps is not None and torch.equal(cache["blocks.1.attn.hook_pattern"][0, 2], trace.maps[1 * 4 + 2, -1])
+    assert len(trace.str_tokens(0)) == trace.positions
+    with pytest.raises(TraceError, match="a step from 0 to 7"):
+        trace.to_cache(8)
+    with pytest.raises(TraceError, match="heads all kept"):
+        sk.trace(model, [5, 6, 7], SETTINGS[0], keep=sk.Keep(maps=((0, 1),))).to_cache(0)

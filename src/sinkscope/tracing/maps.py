@@ -116,3 +116,29 @@ def _distances_of(trace: Trace, slot: int) -> pl.DataFrame:
         }
     )
     return frame.select(pl.lit(layer).alias("layer"), pl.lit(head).alias("head"), pl.all())
+
+
+def to_cache(trace: Trace, step: int) -> dict[str, Tensor]:
+    """Name of TransformerLens → the maps of a layer at one step, [1, head, query, key]."""
+    step = check_step(trace, step)
+    find_slots(trace, None, None)
+    assert trace.maps is not None
+    slots = {pair: slot for slot, pair in enumerate(trace.map_heads)}
+    found = {}
+    for layer in range(trace.layers):
+        own = [slots.get((layer, head)) for head in range(trace.heads_count)]
+        kept = [slot for slot in own if slot is not None]
+        if len(kept) == len(own):
+            found[f"blocks.{layer}.attn.hook_pattern"] = trace.maps[kept, step].float()[None]
+    if not found:
+        raise TraceError(
+            'Expected a layer whose heads all kept their maps, and this trace has none; record it with keep=sk.Keep(maps="all").'
+        )
+    return found
+
+
+def check_step(trace: Trace, step: int) -> int:
+    """A step of the trace by its number; negative ones count from the end."""
+    if type(step) is not int or not -trace.steps <= step < trace.steps:
+        raise TraceError(f"Expected a step from 0 to {trace.steps - 1}, got {step!r}.")
+    return step % trace.steps

@@ -401,6 +401,22 @@ class Trace:
 
         return by_distance(self, layer, head)
 
+    def to_cache(self, step: int) -> dict[str, Tensor]:
+        """The maps of one step under TransformerLens's names: "blocks.3.attn.hook_pattern" → [1, head, query, key] fp32.
+
+        Of the layers of which every head's map was kept (`Keep(maps="all")`).
+        """
+        from sinkscope.tracing.maps import to_cache
+
+        return to_cache(self, step)
+
+    def str_tokens(self, step: int) -> list[str]:
+        """The tokens on the canvas before a step, as texts: what viewers of maps write beside them."""
+        from sinkscope.tracing.maps import check_step
+
+        tokens = self.canvas[check_step(self, step)].tolist()
+        return [self.vocabulary.get(token, (f"#{token}", ""))[0] for token in tokens]
+
     # ---- out and in
 
     def show(self) -> Any:
