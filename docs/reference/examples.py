@@ -142,6 +142,11 @@ other = sk.MaskInstead(of=sk.MaskSinks(k=1), positions=(2,))  # position 2, wher
 with sk.intervene(model, other):
     model.generate(prompt, **short)
 
+# ---- MaskOthers
+alone = sk.MaskOthers(of=sk.MaskSinks(k=1))  # the sink stays, all other keys are hidden in the heads that have one
+with sk.intervene(model, alone):
+    model.generate(prompt, **short)
+
 # ---- CutContext
 with sk.intervene(model, sk.CutContext(0.25, 0.5)):  # the second quarter of the prompt is hidden
     model.generate(prompt, **short)
