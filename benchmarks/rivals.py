@@ -1,7 +1,7 @@
 """One task, four ways: trace a decode, count its sinks, and decode again with the top key of every head masked.
 
     python benchmarks/rivals.py             # prints the table
-    python benchmarks/rivals.py --write     # … and writes docs/results/rivals.md
+    python benchmarks/rivals.py --write     # … and writes lab/results/rivals.md
 
 sinkscope, TransformerLens, nnsight, and hooks written by hand on transformers. The checkpoint is a random LLaDA of 98 M
 parameters, written with `model.save`. TransformerLens and nnsight are installed into a temporary environment that shares
@@ -31,7 +31,7 @@ from torch import Tensor
 
 from attention import MASK, extra_memory, machine, random_module
 
-RESULTS = Path(__file__).parents[1] / "docs" / "results" / "rivals.md"
+RESULTS = Path(__file__).parents[1] / "lab" / "results" / "rivals.md"
 LENGTH, STEPS = 32, 4
 SHARPER = 30.0
 LENGTHS = (256, 1024)  # of prompt and answer together

@@ -143,8 +143,8 @@ with sk.intervene(model, other):
     model.generate(prompt, **short)
 
 # ---- MaskOthers
-alone = sk.MaskOthers(of=sk.MaskSinks(k=1))  # the sink stays, all other keys are hidden in the heads that have one
-with sk.intervene(model, alone):
+others = sk.MaskOthers(of=sk.MaskSinks(k=1), kinds="structural")  # all special tokens but the sink, in the same heads
+with sk.intervene(model, others):
     model.generate(prompt, **short)
 
 # ---- CutContext
@@ -152,7 +152,7 @@ with sk.intervene(model, sk.CutContext(0.25, 0.5)):  # the second quarter of the
     model.generate(prompt, **short)
 
 # ---- Attenuate
-with sk.intervene(model, sk.Attenuate(of=sk.MaskSinks(k=1), by=0.5)):  # sinks lose half of what they draw
+with sk.intervene(model, sk.Attenuate(of=sk.MaskSinks(k=1), by=0.5)):  # sinks lose half of the attention they receive
     model.generate(prompt, **short)
 
 # ---- PenaliseSinks
