@@ -34,7 +34,7 @@ from attention import MASK, extra_memory, machine, random_module
 RESULTS = Path(__file__).parents[1] / "lab" / "results" / "rivals.md"
 LENGTH, STEPS = 32, 4
 SHARPER = 30.0
-LENGTHS = (256, 1024)  # of prompt and answer together
+LENGTHS = [256, 1024]  # of prompt and answer together
 Task = Callable[[Tensor], "Found"]
 Found = tuple[Tensor, int, Tensor]  # tokens, number of sinks by Eq. 3 over all steps, tokens with the top keys masked
 
@@ -312,7 +312,7 @@ def rivals_python(folder: str) -> str:
     return python
 
 
-def page(repeats: int, python: str) -> str:
+def page(repeats: int, lengths: list[int], python: str) -> str:
     import sinkscope as sk
 
     own = {way: python if way in ("nnsight", "TransformerLens") else sys.executable for way in WAYS}
@@ -321,7 +321,7 @@ def page(repeats: int, python: str) -> str:
         tokenizer = sk.load("tiny-llada").tokenizer  # which TransformerLens needs, though no text is read
         model = sk.wrap(sharpened(random_module()), tokenizer, family="llada", mask_id=MASK)
         model.save(Path(folder) / "model")
-        for length in LENGTHS:
+        for length in lengths:
             found = compare(own, str(Path(folder) / "model"), length, repeats)
             floor = found["untouched"][0]
             for way, (seconds, taken, sinks) in found.items():
@@ -333,7 +333,7 @@ def page(repeats: int, python: str) -> str:
                 print(lines[-1], flush=True)
     return "\n".join([
         "# One task by several libraries", "",
-        f"`python benchmarks/rivals.py --repeats {repeats} --write` on {machine()}.", "",
+        f"`python benchmarks/rivals.py --repeats {repeats} --lengths {' '.join(map(str, lengths))} --write` on {machine()}.", "",
         "The task: trace a decode of a diffusion model, count its sinks (Eq. 3, ε = 3, over all steps, layers and heads), and",
         "decode again with the most attended key of every head masked, ranked by the step before. The model is a random LLaDA",
         f"of 98 M parameters in float32; {LENGTH} tokens in {STEPS} steps; S is prompt and answer together. All ways write the",
@@ -346,6 +346,9 @@ def page(repeats: int, python: str) -> str:
 def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--repeats", type=int, default=3)
+    parser.add_argument(
+        "--lengths", type=int, nargs="+", default=LENGTHS, help="positions of prompt and answer together"
+    )
     parser.add_argument("--write", action="store_true", help=f"write {RESULTS.name}")
     parser.add_argument("--python", help="an environment that has TransformerLens and nnsight; by default one is made")
     for name in ("--serve", "--folder"):
@@ -356,7 +359,7 @@ def main() -> None:
         serve(given.serve, given.folder, given.length)
         return
     with tempfile.TemporaryDirectory() as folder:
-        text = page(given.repeats, given.python or rivals_python(folder))
+        text = page(given.repeats, given.lengths, given.python or rivals_python(folder))
     if given.write:
         RESULTS.write_text(text, encoding="utf-8")
 

@@ -91,7 +91,7 @@ def test_a_folder_that_is_made_is_said(tmp_path: Path, capsys: pytest.CaptureFix
 
 
 def test_signs_stand_behind_what_they_are_of() -> None:
-    text = sk.Run.load(ROOT / "docs" / "results" / "paper").summary(full=True)
+    text = sk.Run.load(ROOT / "results" / "paper" / "tiny").summary(full=True)
     assert not re.search(r"[+*]+\d+ \[", text) and re.search(r"\d+ \[\d+–\d+\]\*", text)
     assert len(text.splitlines()) < 300 and max(map(len, text.splitlines())) <= 80
 
