@@ -37,7 +37,8 @@ def as_transformers_loads_it(folder: Path, model: sk.Model) -> None:
     if model.family.name not in ("wedlm", "diffusion_gemma"):  # whose forwards take other arguments
         with torch.no_grad():
             logits = module.eval()(IDS, use_cache=False, **model.direction()).logits
-        torch.testing.assert_close(logits, model.logits(IDS), atol=1e-6, rtol=1e-5)
+        # Experts may be laid out in memory another way, which moves the last bits.
+        torch.testing.assert_close(logits, model.logits(IDS), atol=1e-4, rtol=1e-4)
 
 
 @pytest.mark.parametrize("found", ALL)
