@@ -129,8 +129,8 @@ def test_the_papers_models_are_planned_without_a_hub(
     assert model.rpartition("/")[2] in capsys.readouterr().out
 
 
-def test_an_unknown_model_is_told_the_one_it_may_be(capsys: pytest.CaptureFixture[str]) -> None:
-    for words in (["trace", "tiny-lada", "hello"], ["study", "quick", "--models", "tiny-lada", "-o", "unused"]):
+def test_an_unknown_model_is_told_the_one_it_may_be(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for words in (["trace", "tiny-lada", "hello"], ["study", "quick", "--models", "tiny-lada", "-o", str(tmp_path)]):
         assert "did you mean tiny-llada?" in said(capsys, *words)
 
 
