@@ -80,4 +80,8 @@ def test_pages_do_not_repeat_each_other() -> None:
         for second in PAGES:
             if first < second and every[first] and every[second]:
                 shared = len(every[first] & every[second]) / min(len(every[first]), len(every[second]))
-                assert shared < 0.15 or {first.stem, second.stem} == {"README", "index"}, (first.stem, second.stem, shared)
+                assert shared < 0.15 or {first.stem, second.stem} == {"README", "index"}, (
+                    first.stem,
+                    second.stem,
+                    shared,
+                )

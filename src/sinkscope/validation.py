@@ -6,6 +6,7 @@ that puts a pydantic error into words. Study files and constructors so accept an
 
 from __future__ import annotations
 
+import difflib
 import functools
 import re
 from collections.abc import Callable, Mapping
@@ -20,6 +21,8 @@ from sinkscope.errors import SinkscopeError
 T = TypeVar("T")
 Location = tuple[str | int, ...]
 
+# Name of a checked class → its fields, each with its annotation as text: what a wrong name of a field may have meant.
+_FIELDS: dict[str, dict[str, str]] = {}
 LARGEST = 2**63 - 1  # whole number that a tensor holds
 LARGEST_FLOAT = 3e38
 
@@ -60,6 +63,7 @@ def settings(error: type[SinkscopeError]) -> Callable[[type[T]], type[T]]:
     def decorate(cls: type[T]) -> type[T]:
         config = ConfigDict(extra="forbid", arbitrary_types_allowed=True)
         checked: Any = dataclass(frozen=True, config=config)(cls)
+        _FIELDS[cls.__name__] = {one.name: str(one.type) for one in fields(checked)}
         construct = checked.__init__
         positional = [one.name for one in fields(checked) if one.init and not one.kw_only]
 
@@ -96,17 +100,21 @@ def sentence(wrong: ValidationError, where: str, lines: Mapping[Location, int] |
     known = lines or {}
     line = next((known[path[:n]] for n in range(len(path), -1, -1) if path[:n] in known), None)
     place = where if line is None else f"{where}, line {line}"
-    return f"{place}: {write_path(path) or 'it'} {words}."
+    return f"{place}: {write_path(path) or 'it'} {words}{'' if words.endswith('?') else '.'}"
 
 
 def first_mistake(wrong: ValidationError) -> tuple[str, Location]:
     """What must be instead, and where it stands."""
-    problem = wrong.errors()[0]
+    problems = wrong.errors()
+    # A wrong name first: what is said to be missing may stand under it.
+    problem = next((one for one in problems if one["type"] == "unexpected_keyword_argument"), problems[0])
     path: Location = tuple(problem["loc"])
     match problem["type"]:
         case "missing" | "missing_argument" | "missing_keyword_only_argument":
             return f"needs the field {path[-1]!r}", path[:-1]
-        case "unexpected_keyword_argument" | "unexpected_positional_argument":
+        case "unexpected_keyword_argument":
+            return f"is not a field that is known here; {_field_advice(wrong.title, path)}", path
+        case "unexpected_positional_argument":
             return "is not a field that is known here; correct its name, or leave it out", path
         case "dataclass_type" | "mapping_type" | "dict_type":
             return f"must be a mapping of fields, got {show_value(problem['input'])}", path
@@ -115,6 +123,21 @@ def first_mistake(wrong: ValidationError) -> tuple[str, Location]:
             return str(cause).rstrip("."), (*path, *getattr(cause, "path", ()))
     expected = re.sub("^.* should ", "must ", problem["msg"]).replace("valid tuple", "list")
     return f"{expected}, got {show_value(problem['input'])}", path
+
+
+def _field_advice(title: str, path: Location) -> str:
+    """What a wrong name of a field may have meant: one of like spelling, or one that stands elsewhere."""
+    name, own = str(path[-1]), _FIELDS.get(title, {})
+    if len(path) == 1 and own:
+        owners = [owner for owner, known in _FIELDS.items() if name in known]
+        places = [field for field, kind in own.items() if any(re.search(rf"\b{owner}\b", kind) for owner in owners)]
+        if places:
+            return f"it stands inside {' or '.join(places[:3])}"
+        close = difflib.get_close_matches(name, own, n=1)
+    else:
+        inside = [kind for known in _FIELDS.values() for kind in known]
+        close = difflib.get_close_matches(name, dict.fromkeys(inside), n=1)
+    return f"did you mean {close[0]}?" if close else "correct its name, or leave it out"
 
 
 def write_path(path: Location) -> str:

@@ -120,10 +120,10 @@ def test_summary_form_is_exact_at_the_top_and_keeps_the_total() -> None:
 
 def test_the_budget_is_kept_and_refused_with_advice() -> None:
     model, cells = golden("llada").model, 8 * 3 * 3  # steps, layers, groups
-    full = cells * 4 * 1000 * 2
+    full = cells * 4 * 1000 * 4
     assert planned_form(model, 1, 1000, SETTINGS, sk.Keep(budget=full)) == ("full", full)
     form, needed = planned_form(model, 1, 1000, SETTINGS, sk.Keep(budget=full - 1))
-    assert form == "summary" and needed == cells * (1000 * 2 + 4 * 16 * (2 + 4))
+    assert form == "summary" and needed == cells * (1000 * 4 + 4 * 16 * (4 + 4))
     with pytest.raises(BudgetError, match="form='summary'"):
         planned_form(model, 1, 1000, SETTINGS, sk.Keep(form="full", budget=full - 1))
     with pytest.raises(BudgetError, match="fewer prompts, steps or maps"):

@@ -62,7 +62,8 @@ def attend(
     the dtype of q; received: [batch, head, group, key]. A query with nothing left to attend to gives zeros in both.
     """
     call = check(q, k, v, mask, causal, groups, scale, drop_keys, keep_self, clean, group_count, block, first, cap)
-    chosen = choose_backend(q, backend, capped=cap is not None)
+    by_formula = backend == "auto" and torch.is_grad_enabled() and (k.requires_grad or v.requires_grad)
+    chosen = "reference" if by_formula else choose_backend(q, backend, capped=cap is not None)
     kind = q.device.type
     # Autocast would put some of the products into half precision.
     with torch.autocast(kind, enabled=False) if torch.is_autocast_enabled(kind) else nullcontext():

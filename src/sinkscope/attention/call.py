@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from functools import cached_property, reduce
@@ -14,6 +14,7 @@ from torch.nn import functional
 
 from sinkscope.attention.attend import attend, choose_backend
 from sinkscope.attention.forward import GROUPS, Forward, SparseKeys, count_seen
+from sinkscope.attention.maps import Editors, ExplicitMaps, compute_maps, edit_map, with_value_of
 from sinkscope.attention.reference import Inputs, as_bias, masked_below, masked_scores
 from sinkscope.errors import InterventionError
 
@@ -165,6 +166,7 @@ class CallResult:
     touched: Tensor | None  # bool [batch, head, key]: dropped, or with a changed value
     mask: Tensor | None  # the mask that was really used, what interventions hide included
     built_in: Tensor | None = None  # [batch, head, group], what the module's own key received; None: it has none
+    needs_gradient: bool = False  # whether who takes `received` may want a gradient through it, which it need not have
 
     @cached_property
     def received_by_all(self) -> Tensor:
@@ -174,6 +176,9 @@ class CallResult:
     @cached_property
     def clean_by_all(self) -> Tensor:
         return self.received_by_all if self.clean is self.received else self.clean.sum(2)
+
+
+NO_EDITORS: Mapping[str, Any] = {}
 
 
 class Tap:
@@ -190,6 +195,10 @@ class Tap:
     def needs_sums_fused(self, call: Call) -> bool:
         """Whether column sums are needed and the output may come from the same pass (equal to rounding)."""
         return False
+
+    def map_editors(self, call: Call) -> Editors:
+        """Functions that read or replace this call's scores, pattern or head_out, by place; none by default."""
+        return NO_EDITORS
 
     def take(self, call: Call, result: CallResult) -> None:
         """Called with the column sums if this tap, or another, asked for them."""
@@ -214,20 +223,45 @@ def run_call(call: Call, taps: Sequence[Tap]) -> Tensor:
     call = _on_columns(call) if kept is None else call
     small, call = call, call if kept is None else _on_canvas(call, kept)
     changes = [change for tap in taps for change in tap.change(call)]
+    editors = [functions for tap in taps if (functions := tap.map_editors(call))]
+    maps = _explicit_maps(call, changes, editors) if any(_reads_maps(one) for one in editors) else None
+    is_edited = maps is not None and maps.is_edited
+    moved = bool(changes) or is_edited
     watched = any(tap.needs_sums_fused(call) for tap in taps)
     out: Tensor | None = None
-    if changes or watched or any(tap.needs_sums(call) for tap in taps):
-        # Sums need no gradient: where one flows, it flows through the module's own attention.
-        watched = watched and not (
-            torch.is_grad_enabled() and any(one.requires_grad for one in (call.q, call.k, call.v))
-        )
-        with nullcontext() if changes else torch.no_grad():
-            out = _summed(call, small, kept, taps, changes)
-    if out is None or not (changes or watched):
+    if moved or watched or any(tap.needs_sums(call) for tap in taps):
+        # Where a gradient flows, the output's flows through the module's own attention, the sums' through the formula.
+        gradient = needs_gradient(call)
+        watched = watched and not gradient
+        with nullcontext() if moved else torch.no_grad():
+            out = _summed(call, small, kept, taps, changes, maps if is_edited else None, gradient)
+    if out is None or not (moved or watched):
         out = call.untouched()
+        if maps is not None and maps.out.requires_grad:
+            out = with_value_of(out, maps.out)
+    out, _ = edit_map(out, "head_out", editors)
     for tap in taps:
         tap.done(call)
     return out
+
+
+def needs_gradient(call: Call) -> bool:
+    """Whether what is computed from this call has a gradient."""
+    return torch.is_grad_enabled() and any(one.requires_grad for one in (call.q, call.k, call.v))
+
+
+def _reads_maps(editors: Editors) -> bool:
+    """Whether any of these functions is for a map, which must be computed for it; head_out is there anyway."""
+    return "scores" in editors or "pattern" in editors
+
+
+def _explicit_maps(call: Call, changes: Sequence[Change], editors: Sequence[Editors]) -> ExplicitMaps:
+    """The call under all changes, by the formula, with what functions make of its maps."""
+    use, drop, extra = merge_changes(call, [*changes, *_own_key(call, changes)])
+    keep_self = any(change.keep_self for change in changes)
+    offset = use.keys - use.queries if call.causal else call.start + extra
+    inputs = replace(use.inputs(drop), labels=call.labels, offset=offset, keep_self=keep_self)
+    return compute_maps(inputs, editors, extra)
 
 
 def _on_columns(call: Call) -> Call:
@@ -251,16 +285,28 @@ def _on_canvas(call: Call, kept: SparseKeys) -> Call:
     return replace(whole, mask=mask if whole.real_keys is None else mask & whole.real_keys[:, None, None])
 
 
-def _summed(call: Call, small: Call, kept: SparseKeys | None, taps: Sequence[Tap], changes: Sequence[Change]) -> Tensor:
+def _summed(
+    call: Call,
+    small: Call,
+    kept: SparseKeys | None,
+    taps: Sequence[Tap],
+    changes: Sequence[Change],
+    maps: ExplicitMaps | None,
+    gradient: bool,
+) -> Tensor:
     """Output and column sums in one pass; the sums go to the taps.
 
-    small: the call as the module made it, which has fewer keys than `call` under a sparse cache.
+    small: the call as the module made it, which has fewer keys than `call` under a sparse cache. maps: edited ones, which
+    are what the output is made of. gradient: whether one flows through this call.
     """
-    narrow = kept is not None and not changes  # nothing to change among the keys that are left out
+    narrow = kept is not None and not changes and maps is None  # nothing to change among the keys that are left out
     use, drop, extra = merge_changes(small if narrow else call, [*changes, *_own_key(call, changes)])
-    keep_self = any(change.keep_self for change in changes)
-    found = _attend(call, use, extra, drop_keys=drop, clean=drop is not None, keep_self=keep_self)
-    out, received, clean = found[0], found[1], found[-1]
+    if maps is None:
+        keep_self = any(change.keep_self for change in changes)
+        found = _attend(call, use, extra, drop_keys=drop, clean=drop is not None, keep_self=keep_self)
+        out, received, clean = found[0], found[1], found[-1]
+    else:
+        out, received, clean = maps.out, maps.received, maps.received
     if narrow and kept is not None:
         received = clean = _spread(received, kept.columns, call.keys)
     mask = call.mask if narrow else use.mask
@@ -270,10 +316,12 @@ def _summed(call: Call, small: Call, kept: SparseKeys | None, taps: Sequence[Tap
         drop, mask = (None if one is None else one[..., own] for one in (drop, mask))
         received = received[..., own]
         clean = received if same else clean[..., own]
-    if any(map(_moves_scores, changes)) and any(tap.needs_sums(call) for tap in taps):
+    scores_moved = maps is not None or any(map(_moves_scores, changes))
+    if scores_moved and any(tap.needs_sums(call) for tap in taps):
         clean = untouched_columns(call)
     picked = [tensor for change in changes for tensor in (change.drop, change.touched) if tensor is not None]
-    result = CallResult(received, clean, drop, reduce(torch.logical_or, picked) if picked else None, mask, built_in)
+    touched = reduce(torch.logical_or, picked) if picked else None
+    result = CallResult(received, clean, drop, touched, mask, built_in, gradient)
     for tap in taps:
         tap.take(call, result)
     return out

@@ -12,6 +12,7 @@ from pydantic import Field
 from torch import Tensor
 
 from sinkscope.attention.call import Call, CallResult, Tap
+from sinkscope.attention.maps import with_gradient
 from sinkscope.attention.patch import Shape, module_of, patched
 from sinkscope.errors import CaptureError
 from sinkscope.validation import FromZero, validate
@@ -110,8 +111,10 @@ class Observation(Tap):
         if not self.needs_sums_fused(call):
             return
         place, received = len(self.kept), result.received
+        if result.needs_gradient and not received.requires_grad:
+            received = with_gradient(received, call.inputs())
         self.kept.append(received if self.keep is None else self.keep(call.layer, received))
-        if self.keep is None and received.device.type != "cpu":
+        if self.keep is None and received.device.type != "cpu" and not received.requires_grad:
             self.to_host.put(received, lambda arrived: self.kept.__setitem__(place, arrived.clone()))
         self.built_in.append(result.built_in)
         self.layers.append(call.layer)
@@ -125,6 +128,8 @@ def observe(module: Any, layers: Collection[int] | None = None, keep: Keep | Non
     module: any torch module, or a loaded model. layers: only these. keep: a function
     (layer, received) → what to keep of it, on the device that made it. Inside sk.decode the groups are (masked, committed,
     prompt); elsewhere there is one group of all queries. Only calls of the thread that entered the `with` are seen.
+    Where gradients are on and flow through the module, they flow through `received` too, by the formula; what is computed
+    under torch.no_grad() has none.
     """
     root = module_of(module)
     chosen = None if layers is None else validate(LAYERS, layers, "layers", CaptureError)

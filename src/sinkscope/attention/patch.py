@@ -499,6 +499,11 @@ class Catcher(TorchFunctionMode):
             layer, query.new_empty(batch, heads, queries, 0), key.new_empty(batch, heads, keys, 0),
             key.new_empty(batch, heads, keys, 0), real, False, None, running(), lambda: torch.empty(0), bool(given["is_causal"]),
         )  # fmt: skip
+        if any(tap.map_editors(call) for tap in taps):
+            raise CaptureError(
+                "Scores, patterns and results of heads are out of reach inside torch.nn.MultiheadAttention; hook another "
+                "layer, or a model of transformers."
+            )
         changes = [change for tap in taps for change in tap.change(call)]
         if not changes and not any(tap.needs_sums_fused(call) or tap.needs_sums(call) for tap in taps):
             for tap in taps:

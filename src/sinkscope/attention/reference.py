@@ -121,14 +121,19 @@ def masked_scores(call: Inputs) -> Tensor:
 
 def probabilities(call: Inputs, scores: Tensor | None = None) -> Tensor:
     """The attention map without dropped keys, [batch, head, query, key]; scores: as `masked_scores` gives them."""
+    return softmax(attended_scores(call, scores))
+
+
+def attended_scores(call: Inputs, scores: Tensor | None = None) -> Tensor:
+    """What goes into the softmax, dropped keys at −∞ too, [batch, head, query, key]; scores: as `masked_scores` gives them."""
     scores = masked_scores(call) if scores is None else scores
     if call.drop_keys is None:
-        return softmax(scores)
+        return scores
     dropped = call.drop_keys[:, :, None, :]
     if call.keep_self:
         queries = torch.arange(call.queries, device=dropped.device)[:, None] + call.offset
         dropped = dropped & (queries != torch.arange(call.keys, device=dropped.device))
-    return softmax(scores.masked_fill(dropped, -torch.inf))
+    return scores.masked_fill(dropped, -torch.inf)
 
 
 def softmax(scores: Tensor) -> Tensor:

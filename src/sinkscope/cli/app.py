@@ -26,6 +26,7 @@ from sinkscope.cli.options import canonical_option
 from sinkscope.cli.screen import say_error
 from sinkscope.errors import SinkscopeError, printable
 from sinkscope.files import describe_error
+from sinkscope.registry import import_file
 
 BAD_INPUT, INTERRUPTED, PIPE_CLOSED = 2, 130, 141
 ENDING = (signal.SIGTERM, signal.SIGHUP)
@@ -38,6 +39,35 @@ COMMANDS = {
     "compare": ("runs", MEASURE), "results": ("runs", MEASURE), "merge": ("runs", MEASURE), "export": ("runs", MEASURE),
     "models": ("models", PREPARE), "check": ("models", PREPARE), "plan": ("study", PREPARE), "bench": ("models", PREPARE),
 }  # fmt: skip
+# A line of each to begin with.
+EXAMPLES = {
+    "generate": 'sinkscope generate tiny-llada "Tom has 3 apples."',
+    "trace": 'sinkscope trace tiny-llada "Tom has 3 apples."',
+    "sinks": "sinkscope sinks run.trace",
+    "view": "sinkscope view runs/quick",
+    "report": "sinkscope report run.trace",
+    "figures": "sinkscope figures run.trace",
+    "study": "sinkscope study quick",
+    "table1": "sinkscope table1 --models tiny-llama,tiny-llada -n 4",
+    "eval": "sinkscope eval -m tiny-llada -t sinkscope_arithmetic",
+    "compare": "sinkscope compare runs/one runs/two",
+    "results": "sinkscope results runs/quick --table claims",
+    "merge": "sinkscope merge shard-1 shard-2 --out whole",
+    "export": "sinkscope export runs/quick -o entry.json",
+    "models": "sinkscope models",
+    "check": "sinkscope check tiny-llada",
+    "plan": "sinkscope plan table1 -m GSAI-ML/LLaDA-8B-Instruct",
+    "bench": "sinkscope bench tiny-llada",
+}
+# An option of every command: runs, traces and their tables name what a file of the user's own registers.
+IMPORT = inspect.Parameter(
+    "imported",
+    inspect.Parameter.KEYWORD_ONLY,
+    default=None,
+    annotation=Annotated[
+        list[str] | None, typer.Option("--import", help="FILE.py that registers tasks, rules, … of your own; repeated.")
+    ],
+)
 received: list[int] = []  # the signal that ended the command
 app = typer.Typer(
     name="sinkscope",
@@ -81,19 +111,29 @@ def command(**words: Any) -> Callable[[Callable[..., None]], Callable[..., None]
 
         @functools.wraps(function)
         def call(**given: Any) -> None:
+            for file in given.pop(IMPORT.name) or ():
+                import_file(file)
             for name, group in groups.items():
                 given[name] = group(**{one.name: given.pop(one.name) for one in fields(group)})
             function(**given)
 
-        call.__annotations__ = {name: hints[name] for name in defaults}
+        call.__annotations__ = {**{name: hints[name] for name in defaults}, IMPORT.name: IMPORT.annotation}
         call.__signature__ = inspect.Signature(  # type: ignore[attr-defined]
             [
                 inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=hints[name])
                 for name, default in defaults.items()
             ]
+            + [IMPORT]
         )
         name = words.get("name", function.__name__)
-        app.command(**{"name": name, "rich_help_panel": COMMANDS[name][1], **words})(call)
+        first_line = (function.__doc__ or "").partition("\n")[0]
+        shown = {
+            "name": name,
+            "rich_help_panel": COMMANDS[name][1],
+            "short_help": f"{first_line}\n[dim]{EXAMPLES[name]}[/dim]",
+            "epilog": f"Example: {EXAMPLES[name]}",
+        }
+        app.command(**{**shown, **words})(call)
         return function
 
     return register

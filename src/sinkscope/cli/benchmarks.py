@@ -24,7 +24,8 @@ def evaluate_model(
     model: Annotated[str, Option("--model", "-m", help="Zoo name, folder, GGUF file or Hub id.")],
     mask_sinks: Annotated[int | None, Option(help="Mask this many sinks per head.", min=0)] = None,
     condition: Annotated[
-        str | None, Option(help="Any intervention of study files, such as mask_sinks:k=5,rank=as_run; values are YAML.")
+        str | None,
+        Option(help="An intervention of study files: mask_sinks:k=5 or attenuate:k=1 (values are YAML)."),
     ] = None,
     show_prompt: Annotated[bool, Option("--show-prompt", help="Print the first prompt of each task; no run.")] = False,
     out: Annotated[Path | None, Option("--out", "-o", help="Folder for finished batches; rerun to resume.")] = None,
@@ -119,6 +120,7 @@ def table1(
     ] = None,
     round_size: Annotated[int, Option("--round", help="Problems between two looks of --sequential.", min=1)] = 50,
     traced: Annotated[int, Option(help="Problems per task that are traced too.", min=0)] = 3,
+    prompts: options.PromptsOption = None,
     out: Annotated[Path, Option("--out", "-o", help="Run folder; an existing run is resumed.")] = Path("runs/table1"),
     shard: options.ShardOption = None,
     as_json: options.JsonFlag = False,
@@ -145,7 +147,7 @@ def table1(
     rounds = None if sequential is None else SequentialPlan(sequential, round_size)
     study = table1_study(
         names, tasks=listed(given.tasks, "tasks", "gsm8k"), ks=counts(ks), traced=traced, sequential=rounds,
-        conditions=[Condition.parse(text) for text in condition or []], **given.asked(),
+        conditions=[Condition.parse(text) for text in condition or []], prompts=prompts, **given.asked(),
     )  # fmt: skip
     engine, workers = given.engine_of_benchmarks(), given.own_workers()
     with unit_progress("batches") as shown:

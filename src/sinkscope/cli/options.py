@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 from typer import Argument, Option
 
 from sinkscope.aliases import NAMES
-from sinkscope.cli.screen import waiting
+from sinkscope.cli.screen import say_line, waiting
 from sinkscope.errors import DecodeError, PromptError, SinkscopeError, StudyError, TaskError
 
 if TYPE_CHECKING:
@@ -45,6 +45,8 @@ def writable(path: Path | None) -> Path | None:
     parent = next((one for one in path.absolute().parents if one.exists()), None)
     if parent is None or not parent.is_dir() or not os.access(parent, os.W_OK):
         raise SinkscopeError(f"Expected a file to write to, and {parent} is no folder that can be written to.")
+    if not path.absolute().parent.exists():
+        say_line(f"the folder {path.parent} does not exist and will be made for {path.name}")
     return path
 
 
@@ -126,7 +128,8 @@ def _json_prompt(path: Path) -> list[Any]:
 MOST = 2**32 - 1  # of a seed: what every library takes
 JsonFlag = Annotated[bool, Option("--json", help="Print JSON instead of a table.")]
 ModelArgument = Annotated[str, Argument(help="Zoo name, folder, GGUF file or Hub id.", metavar="MODEL")]
-PromptArgument = Annotated[str, Argument(help="Text; - reads stdin; @FILE.json: messages or ids.", metavar="PROMPT")]
+PromptInfo = Argument(help="Text; - reads stdin; @FILE.json: messages or ids.", metavar="PROMPT", show_default=False)
+PromptArgument = Annotated[str, PromptInfo]
 StudyName = Annotated[str, Argument(help="A shipped study (paper, quick, …) or a YAML file.", metavar="NAME")]
 ModelsOption = Annotated[
     list[str] | None, Option("--models", "--model", "-m", help="Models; repeated, or with commas.")
@@ -141,6 +144,10 @@ BatchSize = Annotated[int, Option(help="Requests per batch.", min=1)]
 Base = Annotated[str | None, Option(help="Where the base of a PEFT adapter is, if not where it says.")]
 ProtocolOption = Annotated[
     str | None, Option(help="How benchmarks are asked. Default: the checkpoint's, else harness.")
+]
+PromptsOption = Annotated[
+    Path | None,
+    Option("--prompts", help='FILE.jsonl: a line {"prompt": "…"} each, with "answer" or "check" to judge by.'),
 ]
 ReportFlag = Annotated[bool, Option(help="Write report.html at the end.")]
 CsvOption = Annotated[Path | None, Option(help="Write the table to this CSV file.", callback=writable)]

@@ -37,7 +37,7 @@ def report(
         from sinkscope.study.run import Run
 
         refuse(ReportError, "with --text, which writes nothing", out=out)
-        if run.is_file():
+        if run.is_file() and run.suffix != ".json":
             raise ReportError(f"{run} is a file, and a trace has no summary; leave --text out for its page.")
         found = Run.load(run)
         print_result(as_json, found.results, found.summary(full=full))

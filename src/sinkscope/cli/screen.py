@@ -34,6 +34,11 @@ def say_error(sentence: str) -> None:
         print(printable(f"sinkscope: {' '.join(sentence.split())}"), file=sys.stderr, flush=True)
 
 
+def say_line(text: str) -> None:
+    """One line on stderr that is no error: what a command is about to do."""
+    say_error(text)
+
+
 def print_text(text: str) -> None:
     """Text on stdout as it is: names and answers of models may stand in it."""
     output().print(printable(text), markup=False, soft_wrap=True)

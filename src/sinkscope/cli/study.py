@@ -30,6 +30,7 @@ def study(
     models: options.ModelsOption = None,
     more: options.MoreModels = None,
     tasks: options.TaskOption = None,
+    prompts: options.PromptsOption = None,
     problems: options.Problems = None,
     seed: Annotated[int | None, Option(help="Seed of problems and random keys.", min=0, max=options.MOST)] = None,
     texts: Annotated[Path | None, Option(help="Text file for likelihoods, passages with empty lines between.")] = None,
@@ -59,7 +60,9 @@ def study(
         name, given = "paper", [*models, name, *(more or [])]  # after --models, what is no study is one more model
     wanted, chosen = listed(given, "a model after --models", "tiny-llada"), listed(tasks, "tasks", "arithmetic")
     engine = where.chosen(workers)
-    plan = Study.load(name).changed(wanted, problems, chosen, seed, texts, dtype=dtype, device=device)
+    if prompts is not None:
+        refuse(StudyError, "with --prompts, which are asked in place of tasks", task=tasks)
+    plan = Study.load(name).changed(wanted, problems, chosen, seed, texts, prompts, dtype=dtype, device=device)
     if show:
         from sinkscope.study.plan import here
 

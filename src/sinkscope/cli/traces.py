@@ -12,59 +12,111 @@ from typer import Argument, Option
 from sinkscope.cli import options
 from sinkscope.cli.app import command
 from sinkscope.cli.options import read_prompt, writable
-from sinkscope.cli.screen import output, print_json, table_of, waiting
-from sinkscope.errors import TraceError, printable
+from sinkscope.cli.screen import output, print_json, say_line, table_of, waiting
+from sinkscope.errors import PromptError, TraceError, printable
 
 if TYPE_CHECKING:
     import polars as pl
 
+    from sinkscope.models import Model
     from sinkscope.sinks import Rule
+    from sinkscope.tasks.prompts import OwnPrompt
     from sinkscope.tracing import Trace
+    from sinkscope.tracing.recorder import Keep
 
 
 @command()
 def trace(
     model: options.ModelArgument,
-    prompt: options.PromptArgument,
-    out: Annotated[Path, Option("--out", "-o", help="File to write.", callback=writable)] = Path("run.trace"),
+    prompt: Annotated[str | None, options.PromptInfo] = None,
+    prompts: options.PromptsOption = None,
+    out: Annotated[
+        Path | None, Option("--out", "-o", help="File; of --prompts a folder. Default: run.trace, or traces.")
+    ] = None,
     mask_sinks: Annotated[int, Option(help="Mask this many sinks per head while tracing.", min=0)] = 0,
     form: Annotated[
         Literal["auto", "full", "summary"], Option(help="summary: layer means and most-attended keys only.")
     ] = "auto",
-    single: Annotated[bool, Option("--float32", help="Keep float32 instead of float16.")] = False,
+    half: Annotated[bool, Option("--float16", help="Keep 16 bits: half the size, and a rule may flip.")] = False,
     budget: Annotated[int, Option(help="Memory for the recorder, in MB.", min=0, max=1 << 30)] = 2048,
     norms: Annotated[bool, Option("--norms", help="Keep value and hidden-state norms too.")] = False,
     lens: Annotated[bool, Option("--lens", help="Keep what each layer would write (logit lens).")] = False,
-    heads: Annotated[list[str] | None, Option("--map", help="Keep the map of a head, LAYER.HEAD; repeated.")] = None,
+    heads: Annotated[
+        list[str] | None, Option("--map", help="Keep the map of a head, LAYER.HEAD; repeated; or all.")
+    ] = None,
     as_json: options.JsonFlag = False,
     *,
     given: options.GenerateOptions,
 ) -> None:
     """Record a generation: received attention, canvas, confidence, commits."""
-    asked = read_prompt(prompt)
-    maps = tuple(_head(name) for name in heads or ())
+    if (prompt is None) == (prompts is None):
+        raise PromptError("Expected a prompt, or --prompts FILE.jsonl, got both or neither; give one of them.")
+    asked = [read_prompt(prompt)] if prompt is not None else [one.prompt for one in _read_file(prompts)]
+    files = _files(out, None if prompts is None else len(asked))
+    maps = _maps(heads or [])
     import torch
 
     import sinkscope as sk
 
     loaded = given.load(model)
     keep = sk.Keep(
-        form=form, dtype=torch.float32 if single else torch.float16, budget=budget << 20, value_norms=norms,
+        form=form, dtype=torch.float16 if half else torch.float32, budget=budget << 20, value_norms=norms,
         hidden_norms=norms, maps=maps, lens=lens,
     )  # fmt: skip
+    words = given.decode_words()
+    if maps:
+        say_line(memory_of(loaded, max(asked, key=len), keep, words))
     changes = [sk.MaskSinks(k=mask_sinks)] if mask_sinks else []
-    with waiting("decoding …"):
-        made = sk.trace(loaded, asked, interventions=changes, keep=keep, **given.decode_words())
-    assert isinstance(made, sk.Trace)  # of one prompt
-    made.save(out)
+    told = []
+    for one, file in zip(asked, files, strict=True):
+        with waiting("decoding …"):
+            made = sk.trace(loaded, one, interventions=changes, keep=keep, **words)
+        assert isinstance(made, sk.Trace)  # of one prompt
+        made.save(file)
+        told.append(facts(made) | {"file": str(file)})
+        if not as_json:
+            print_trace(made, file)
     if as_json:
-        print_json(facts(made) | {"file": str(out)})
-        return
-    console, file = output(), printable(str(out))
+        print_json(told[0] if prompts is None else told)
+
+
+def _read_file(path: Path | None) -> list[OwnPrompt]:
+    from sinkscope.tasks.prompts import read_prompts
+
+    return read_prompts(path or "")
+
+
+def _files(out: Path | None, count: int | None) -> list[Path]:
+    """Where traces go: one file; of a file of so many prompts a folder, with a file for each."""
+    if count is None:
+        file = writable(out or Path("run.trace"))
+        assert file is not None
+        return [file]
+    folder = out or Path("traces")
+    if folder.is_file():
+        raise TraceError(f"Expected a folder to write {count} traces to, and {folder} is a file; name another.")
+    return [folder / f"prompt-{number:03d}.trace" for number in range(1, count + 1)]
+
+
+def print_trace(made: Trace, path: Path) -> None:
+    """What was written, and where the trace is."""
+    console, file = output(), printable(str(path))
     console.print(printable(made.text) or f"tokens {made.canvas[-1, made.prompt_length :].tolist()}", markup=False)
     size = f"{made.steps} steps × {made.layers} layers × {made.heads_count} heads × {made.positions} keys, {made.form} form"
-    told = f"{size}, {out.stat().st_size / 1e6:.1f} MB in {file}\nnext: sinkscope sinks {file}"
+    told = f"{size}, {path.stat().st_size / 1e6:.1f} MB in {file}\nnext: sinkscope sinks {file}"
     console.print(told, style="dim", markup=False)
+
+
+def memory_of(model: Model, prompt: Any, keep: Keep, words: dict[str, Any]) -> str:
+    """What recording takes, in a sentence that is said before anything runs."""
+    from sinkscope.decoding import resolve_settings
+    from sinkscope.tracing.recorder import planned_form
+
+    prompt_length = model.encode(prompt).shape[1]
+    settings = resolve_settings(model.defaults, model, prompt_length, words)
+    form, needed = planned_form(model, 1, prompt_length + settings.answer_length, settings, keep)
+    count = len(keep.of_model(model).heads)
+    return f"recording takes {needed / 2**20:,.1f} MB of memory ({form} form, maps of {count} heads)"
 
 
 def facts(trace: Trace) -> dict[str, object]:
@@ -76,10 +128,15 @@ def facts(trace: Trace) -> dict[str, object]:
     }  # fmt: skip
 
 
+def _maps(names: list[str]) -> tuple[tuple[int, int], ...] | Literal["all"]:
+    """The heads whose maps are kept."""
+    return "all" if names == ["all"] else tuple(map(_head, names))
+
+
 def _head(name: str) -> tuple[int, int]:
     found = re.fullmatch(r"([0-9]{1,6})\.([0-9]{1,6})", name)
     if found is None:
-        raise TraceError(f"Expected a head as LAYER.HEAD, such as 3.0, got {name!r}.")
+        raise TraceError(f"Expected a head as LAYER.HEAD, such as 3.0, or all alone, got {name!r}.")
     return int(found[1]), int(found[2])
 
 

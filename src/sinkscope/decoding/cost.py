@@ -92,8 +92,8 @@ class Size:
         return 2.0 * self.layers * work.rows * work.positions * work.keys * self.heads * self.dim
 
     def trace_bytes(self, steps: int, canvas: int) -> int:
-        """Of one saved trace: what every key received, in float16, for each step, layer, head and group of queries."""
-        return steps * self.layers * self.heads * QUERY_GROUPS * canvas * 2
+        """Of one saved trace: what every key received, in float32, for each step, layer, head and group of queries."""
+        return steps * self.layers * self.heads * QUERY_GROUPS * canvas * 4
 
     def activation_bytes(self, work: Workload, itemsize: int, tiled: bool = False) -> int:
         """The most that is alive at once beside the weights, with a trace and a mask.

@@ -2,7 +2,9 @@
 
 resid_pre, resid_post: what enters and leaves a layer. attn_out, mlp_out: what is added to it. All [batch, position, width].
 q, k, v: what the projections put out, before any rotary embedding. z: what the heads hand to the output projection. All
-[batch, position, head, dim]. The names are TransformerLens's, whose "blocks.3.hook_resid_post" is understood too.
+[batch, position, head, dim]. scores: what goes into the softmax, −∞ where a query may not look. pattern: the softmax of
+that. Both [batch, head, query, key], computed for the layers that are named only. head_out: pattern times values, [batch,
+head, query, dim]. The names are TransformerLens's, whose "blocks.3.hook_resid_post" is understood too.
 """
 
 from __future__ import annotations
@@ -12,14 +14,15 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
 
 from sinkscope.attention.call import Call, CallResult, Change, Tap
 from sinkscope.attention.forward import COMMITTED, MASKED, PROMPT, Forward, running
-from sinkscope.attention.patch import SharedPatch, is_native, listeners_of, module_of, patched
+from sinkscope.attention.maps import MAP_PLACES, Edit, Editors
+from sinkscope.attention.patch import Shape, SharedPatch, is_native, listeners_of, module_of, patched
 from sinkscope.errors import InterventionError
 from sinkscope.interventions.memory import Memory
 from sinkscope.sinks.rules import Threshold
@@ -28,6 +31,7 @@ SINKS = Threshold(3.0, unit="uniform")  # what trace.sinks() takes, in the unit 
 LEAST_ROWS = 4  # a key of a causal model is judged once so many rows have seen it
 _inputs, _outputs = SharedPatch(), SharedPatch()
 PLACES = ("resid_pre", "attn_out", "mlp_out", "resid_post", "q", "k", "v", "z")
+THEIR_MAPS = {"attn_scores": "scores"}  # TransformerLens's name → ours, where they differ
 _NAMED = re.compile(r"(?:layers\.(\d+)\.|blocks\.(\d+)\.(?:attn\.)?hook_)?(\w+)", re.ASCII)
 
 
@@ -47,28 +51,66 @@ class HookPlace:
 
 
 def find_places(root: nn.Module, where: str | Sequence[str]) -> list[HookPlace]:
-    """The places that `where` names: of all layers ("resid_post"), of one ("layers.3.resid_post"), or a list of these."""
+    """The activations that `where` names: of all layers ("resid_post"), of one ("layers.3.resid_post"), or a list of these."""
+    layers = layers_of(root)
+    found: dict[tuple[int, str], HookPlace] = {}
+    for name, number, place in _parse_places(where, PLACES):
+        _check_layer(root, name, number, len(layers))
+        for one in range(len(layers)) if number is None else [number]:
+            found[one, place] = _place(layers[one], one, place)
+    return list(found.values())
+
+
+def _parse_places(where: Any, known: Sequence[str]) -> list[tuple[str, int | None, str]]:
+    """What `where` names: each name as it was given, its layer (None: all) and its place."""
     names: Any = [where] if isinstance(where, str) else where
     if not isinstance(names, Sequence) or not names or not all(isinstance(name, str) for name in names):
         raise InterventionError(
             f'Expected a place such as "resid_post" or "layers.3.q", or a list of them, got {where!r}.'
         )
-    layers = layers_of(root)
-    found: dict[tuple[int, str], HookPlace] = {}
+    found = []
     for name in names:
         parsed = _NAMED.fullmatch(name)
-        if parsed is None or parsed[3] not in PLACES:
+        place = None if parsed is None else parsed[3] if parsed[2] is None else THEIR_MAPS.get(parsed[3], parsed[3])
+        if parsed is None or place is None or place not in known:
             raise InterventionError(
-                f'Expected a place among {", ".join(PLACES)}, alone or as "layers.3.{PLACES[3]}", got {name!r}.'
+                f'Expected a place among {", ".join(known)}, alone or as "layers.3.{PLACES[3]}", got {name!r}.'
             )
-        number, place = parsed[1] or parsed[2], parsed[3]
-        if number is not None and int(number) >= len(layers):
-            raise InterventionError(
-                f"Expected layers from 0 to {len(layers) - 1}, which {type(root).__name__} has, got {name!r}; choose among them."
-            )
-        for one in range(len(layers)) if number is None else [int(number)]:
-            found[one, place] = _place(layers[one], one, place)
-    return list(found.values())
+        number = parsed[1] or parsed[2]
+        found.append((name, None if number is None else int(number), place))
+    return found
+
+
+def _check_layer(root: nn.Module, name: str, number: int | None, layers: int | None) -> None:
+    """Refuse a layer that the model does not have; layers: how many it has, None where nobody knows."""
+    if number is not None and layers is not None and number >= layers:
+        raise InterventionError(
+            f"Expected layers from 0 to {layers - 1}, which {type(root).__name__} has, got {name!r}; choose among them."
+        )
+
+
+class MapPlace(NamedTuple):
+    """A tensor inside the attention call of one layer, or of all (None)."""
+
+    layer: int | None
+    name: str
+
+
+def find_map_places(root: nn.Module, where: Sequence[str]) -> list[MapPlace]:
+    """The scores, patterns and results of heads that `where` names."""
+    found = []
+    for name, number, place in _parse_places(where, MAP_PLACES):
+        _check_layer(root, name, number, Shape.of(root).layers)
+        found.append(MapPlace(number, place))
+    return list(dict.fromkeys(found))
+
+
+def _split_where(where: Any) -> tuple[list[str], list[str]]:
+    """Names of activations, and names of tensors inside attention."""
+    parsed = _parse_places(where, (*PLACES, *MAP_PLACES))
+    activations = [name for name, _, place in parsed if place in PLACES]
+    maps = [name for name, _, place in parsed if place in MAP_PLACES]
+    return activations, maps
 
 
 def layers_of(root: nn.Module) -> nn.ModuleList:
@@ -125,14 +167,14 @@ class HookContext:
     canvas: Tensor | None = field(repr=False)  # [batch, column]: the tokens that stand there during this forward
 
     @classmethod
-    def of(cls, place: HookPlace, hooked: Hooked) -> HookContext:
+    def of(cls, place: str, layer: int, hooked: Hooked) -> HookContext:
         """What is known of the forward that is running now."""
         forward = running()
         if forward is None:
-            return cls(place.name, place.layer, None, hooked, None, None, None, slice(0, None), None, None, None)
+            return cls(place, layer, None, hooked, None, None, None, slice(0, None), None, None, None)
         columns = slice(forward.start, forward.start + forward.labels.shape[1])
         known = forward.step, forward.share, forward.kind, columns, forward.rows, forward.labels, forward.ids
-        return cls(place.name, place.layer, forward, hooked, *known)
+        return cls(place, layer, forward, hooked, *known)
 
     @property
     def masked(self) -> Tensor | None:
@@ -176,6 +218,7 @@ class Hooked(Tap):
 
     function: Function
     places: dict[tuple[int, bool], HookPlace]  # by the id of the part, and whether it is the part's input
+    maps: Sequence[MapPlace] = ()
     memory: Memory = field(default_factory=Memory)
     # Layer → bool [batch, head, column] by step, of the last two: behind the attention, this step's are there already.
     marks: dict[int, dict[int, Tensor]] = field(default_factory=dict)
@@ -184,16 +227,32 @@ class Hooked(Tap):
     def act(self, place: HookPlace, activation: Tensor) -> Tensor | None:
         """What stands in the activation's place; None for itself."""
         given = place.split(activation)
-        made: Any = self.function(given, HookContext.of(place, self))
+        made = self._call(given, place.name, place.layer)
+        return None if made is None or made is given else made.reshape(activation.shape)
+
+    def _call(self, given: Tensor, place: str, layer: int) -> Tensor | None:
+        """What the function makes of a tensor, checked; in the dtype and on the device of the tensor."""
+        made: Any = self.function(given, HookContext.of(place, layer, self))
         if made is None or made is given:
-            return None
+            return given if made is given else None
         if not isinstance(made, Tensor) or made.shape != given.shape:
             came = tuple(made.shape) if isinstance(made, Tensor) else type(made).__name__
             raise InterventionError(
-                f"Expected None or an activation of shape {tuple(given.shape)} from the hook at {place.name} of layer "
-                f"{place.layer}, got {came}."
+                f"Expected None or a tensor of shape {tuple(given.shape)} from the hook at {place} of layer {layer}, got "
+                f"{came}."
             )
-        return made.to(activation).reshape(activation.shape)
+        return made.to(given)
+
+    def map_editors(self, call: Call) -> Editors:
+        """The function, at those tensors of this call that are places of it."""
+        return {
+            place.name: self._editor(place.name, call.layer)
+            for place in self.maps
+            if place.layer is None or place.layer == call.layer
+        }
+
+    def _editor(self, place: str, layer: int) -> Edit:
+        return lambda tensor: self._call(tensor, place, layer)
 
     def sinks(self, layer: int, forward: Forward | None) -> Tensor | None:
         if forward is None:
@@ -243,22 +302,30 @@ def hook(model: Any, where: str | Sequence[str], function: Function) -> Iterator
     """Call `function(activation, context)` wherever `where` says, until the `with` ends.
 
     where: "resid_post" (all layers), "layers.3.resid_post", or a list of these; places are resid_pre, attn_out, mlp_out,
-    resid_post [batch, position, width] and q, k, v, z [batch, position, head, dim]. The function returns a new activation,
-    or None to leave it. context: step, share, groups of positions, canvas and sinks of the last step (`HookContext`).
-    Several hooks at one place act in the order in which they were entered. Only forwards of the thread that entered the
-    `with` are seen.
+    resid_post [batch, position, width], q, k, v, z [batch, position, head, dim], and inside the attention scores, pattern
+    [batch, head, query, key] and head_out [batch, head, query, dim]. The function returns a new tensor, or None to leave
+    it. context: step, share, groups of positions, canvas and sinks of the last step (`HookContext`). Under a cache the
+    queries are those of context.columns.
+    Several hooks at one place act in the order in which they were entered; at scores and pattern each sees what the
+    interventions at work made of them. Only forwards of the thread that entered the `with` are seen. Where gradients are
+    on, they flow through what a function sees; scores and patterns are computed by the formula, whole.
     """
     if not callable(function):
         raise InterventionError(f"Expected a function (activation, context) → activation or None, got {function!r}.")
     given = module_of(model)
     root = next((part for part in given.modules() if is_native(part)), given)  # inside PEFT and other wrappers
-    places = find_places(root, where)
-    hooked = Hooked(function, {(id(place.part), place.before): place for place in places})
+    activations, inside = _split_where(where)
+    places = find_places(root, activations) if activations else []
+    maps = find_map_places(root, inside) if inside else []
+    hooked = Hooked(function, {(id(place.part), place.before): place for place in places}, maps)
     with ExitStack() as stack:
         for place in places:
             stack.enter_context((_inputs if place.before else _outputs).put(place.part, partial(_put, place)))
-        stack.enter_context(patched(root, hooked))
+        listener = stack.enter_context(patched(root, hooked))
         yield hooked
+    seen = Shape.seen(listener).layers
+    for layer, name in maps:
+        _check_layer(root, f"layers.{layer}.{name}", layer, seen)
 
 
 def _put(place: HookPlace) -> Callable[[], None]:

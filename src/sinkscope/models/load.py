@@ -14,12 +14,13 @@ from sinkscope.aliases import DTYPES, rename_settings
 from sinkscope.attention.patch import is_native
 from sinkscope.errors import CheckpointError, SinkscopeError, TokenizerError
 from sinkscope.files import describe_error, short
-from sinkscope.models import adapters, checkpoint, gguf, weights
+from sinkscope.models import adapters, checkpoint, gguf, saving, weights
 from sinkscope.models.checkpoint import as_checkpoint_error
 from sinkscope.models.families import UNSUPPORTED
 from sinkscope.models.family import FAMILIES, Config, Family, check_requirements, family_for, has_tokenizer, register
 from sinkscope.models.hub import check_name, find_folder, hub_commit
 from sinkscope.models.model import Model
+from sinkscope.models.shapes import shape_of
 from sinkscope.models.weights import Device, import_transformers, quiet, set_direction
 
 if TYPE_CHECKING:
@@ -114,10 +115,12 @@ def load_checkpoint(
     module = weights.load_weights(family, folder, native, dtype, device, files)
     family.adapt(module, config)
     model = assemble(
-        family, module, tokenizer, name, mask_id, block=family.block(config), revision=hub_commit(folder),
+        family, module, tokenizer, name, mask_id, block=block_of(family, config), revision=hub_commit(folder),
         quantization=weights.packed_by(stored), fingerprint=checkpoint.fingerprint(files),
     )  # fmt: skip
-    return with_checkpoint_defaults(model, config.get("sinkscope_decode"), f"config.json of {name}")
+    model = with_checkpoint_defaults(model, config.get(saving.DECODE), f"config.json of {name}")
+    saving.keep_native_names(module, model, config)
+    return model
 
 
 def load_adapter(
@@ -165,6 +168,9 @@ def load_config_only(name: str | os.PathLike[str], dtype: torch.dtype = torch.bf
     name = check_name(name)
     with as_checkpoint_error(name):
         path = Path(name).expanduser()
+        known = None if path.exists() else shape_of(name)
+        if known is not None:
+            return empty_model(*describe_checkpoint(known, path, name), None, name, dtype)
         alone = path.name == "config.json" and path.is_file()
         folder = path.parent if alone else find_folder(name, patterns=["config.json"])
         import_transformers()
@@ -174,23 +180,41 @@ def load_config_only(name: str | os.PathLike[str], dtype: torch.dtype = torch.bf
         packed = folder.suffix == ".gguf"
         llama: tuple[Family, Config, Any] = FAMILIES["llama"], {}, gguf.read_gguf_config(folder) if packed else None
         family, config, native = llama if packed else read_checkpoint(folder, name)
-        module = checkpoint.empty_module(family, native).to(dtype).eval()
         tokenizer = None if packed else load_tokenizer(folder, family)
-        mask_id = None if family.causal else 0  # it does not matter which token it is
-        with suppress(TokenizerError):
-            mask_id = family.mask_id(config, tokenizer)
-        model = assemble(family, module, tokenizer, name, mask_id, block=family.block(config))
-        return with_checkpoint_defaults(model, config.get("sinkscope_decode"), f"config.json of {name}")
+        return empty_model(family, config, native, tokenizer, name, dtype)
+
+
+def empty_model(
+    family: Family, config: Config, native: PretrainedConfig, tokenizer: Any, name: str, dtype: torch.dtype
+) -> Model:
+    """A model of these sizes without weights."""
+    module = checkpoint.empty_module(family, native).to(dtype).eval()
+    mask_id = None if family.causal else 0  # it does not matter which token it is
+    with suppress(TokenizerError):
+        mask_id = family.mask_id(config, tokenizer)
+    model = assemble(family, module, tokenizer, name, mask_id, block=block_of(family, config))
+    return with_checkpoint_defaults(model, config.get(saving.DECODE), f"config.json of {name}")
+
+
+def block_of(family: Family, config: Config) -> int | None:
+    """Block length of a checkpoint: as it was saved, else in the words of its family."""
+    saved: int | None = config.get(saving.BLOCK)
+    return family.block(config) if saved is None else saved
 
 
 def read_checkpoint(folder: Path, name: str) -> tuple[Family, Config, PretrainedConfig]:
     """What config.json says: the family that knows it, its plain fields, and the native configuration."""
-    config = checkpoint.read_config(folder)
-    family = family_for(config, folder, UNSUPPORTED)
+    return describe_checkpoint(checkpoint.read_config(folder), folder, name)
+
+
+def describe_checkpoint(config: Config, folder: Path, name: str) -> tuple[Family, Config, PretrainedConfig]:
+    """The family that knows these fields, the fields, and the native configuration."""
+    saved = config.get(saving.FAMILY)
+    family = family_for(config, folder, UNSUPPORTED) if saved is None else FAMILIES[saved]
     check_requirements(config, family.requires, family.name)
     try:
         with quiet():  # it may warn of a rope that is meant so
-            native = family.native_config(config)
+            native = family.native_config(config) if saved is None else saving.saved_config(config)
     except KeyError as error:
         raise CheckpointError(
             f"config.json of {name} lacks {error}, which every {family.name} checkpoint has; fetch the file again."

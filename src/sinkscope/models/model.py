@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, overload
 
 import torch
@@ -228,10 +230,18 @@ class Model:
             return []
         ids, mask, alone = self.batch(text)
         chosen = decoding.resolve_settings(settings or self.defaults, self, ids.shape[1], words)
+        if settings is not None and not words:
+            chosen = settings  # as they are: with words, what these leave open is made to fit
         decoding.refuse_unused(chosen, self, words)
         done = decoding.decode(self, ids, chosen, attention_mask=mask, history=False)
         texts = [self.decode_text(answer) for answer in done.returned]
         return texts[0] if alone else texts
+
+    def save(self, folder: str | os.PathLike[str]) -> Path:
+        """Write a checkpoint folder that `sk.load` and transformers both load; the folder must be new or empty."""
+        from sinkscope.models.saving import save
+
+        return save(self, folder)
 
     def identity(self) -> dict[str, Any]:
         """What a trace or a run records, so that results are tied to the very weights that made them."""

@@ -16,6 +16,7 @@ from collections.abc import Sequence
 from typing import Any, cast
 
 import numpy as np
+import polars as pl
 import torch
 from matplotlib import rc_context
 from matplotlib.axes import Axes
@@ -196,6 +197,43 @@ def neighbouring_maps(trace: Trace, step: int = 1, slot: int = 0) -> Figure:
     figure.colorbar(image, ax=list(panels), label="attention weight", shrink=0.85)
     figure.suptitle(f"{model_of(trace)}: layer {layer}, head {head}")
     return figure
+
+
+@in_style
+def mean_maps(trace: Trace, layer: int, head: int) -> Figure:
+    """The mean map of a head over steps, before and after the softmax; needs a trace that kept maps."""
+    figure = sheet(7.6, 3.9)
+    panels = figure.subplots(1, 2, sharey=True)
+    pattern = trace.mean_map(layer, head)
+    scores = trace.mean_map(layer, head, of="scores")
+    shown = [
+        ("before the softmax: scores", panels[0].imshow(scores.numpy(), cmap=COLOURS, interpolation="nearest")),
+        ("after it: pattern", panels[1].imshow(pattern.numpy(), cmap=COLOURS, norm=PowerNorm(0.5, 0, 1))),
+    ]
+    for ax, (title, image) in zip(panels, shown, strict=True):
+        ax.set(xlabel="key", title=title)
+        whole_ticks(ax)
+        figure.colorbar(image, ax=ax, shrink=0.75)
+    panels[0].set_ylabel("query")
+    figure.suptitle(f"{model_of(trace)}: layer {layer}, head {head}, mean of {trace.steps} steps")
+    return figure
+
+
+@in_style
+def distance_curve(trace: Trace, layer: int | None = None, ax: Axes | None = None) -> Axes:
+    """Attention against the distance of key from query: the mean over heads, a line per layer; needs kept maps."""
+    ax = axes(ax)
+    table = trace.by_distance(layer)
+    means = table.group_by("layer", "distance").agg(pl.col("attention").mean()).sort("layer", "distance")
+    for place, (key, own) in enumerate(means.group_by("layer", maintain_order=True)):
+        ax.plot(own["distance"], own["attention"], **look(place), label=f"layer {key[0]}")
+    ax.set(
+        xlabel="distance: key − query",
+        ylabel="mean attention weight",
+        title=f"{model_of(trace)}: attention against distance",
+    )
+    ax.legend(loc="upper center", bbox_to_anchor=(0.5, -0.16), ncols=4)
+    return ax
 
 
 @in_style

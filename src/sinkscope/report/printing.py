@@ -52,6 +52,9 @@ def figures(run: Path | str, out: Path | str | None = None, format: str = "pdf",
         if kept is not None:
             slot, step = _change(kept)
             keep(f"figure-4-{model}", made.neighbouring_maps(kept, step, slot))
+            if kept.mean_scores is not None:
+                keep(f"mean-map-{model}", made.mean_maps(kept, *kept.map_heads[slot]))
+                keep(f"distance-{model}", made.distance_curve(kept))
         keep(f"figure-5-{model}", made.head_grid(trace))
     keep("figure-7", made.sink_paths(list(firsts.values())))
     keep("figure-10", made.epsilon_curve(list(firsts.values())))

@@ -38,7 +38,7 @@ def table_1(cells: Sequence[Cell]) -> Iterator[str]:
     if not cells:
         return
     yield from textwrap.wrap(
-        "Table 1. Accuracy in % [95 % interval]; * differs from nothing masked, + from as many random keys masked (exact "
+        "Table 1. Accuracy in % [95 % interval]; * differs from nothing masked, ° from as many random keys masked (exact "
         f"McNemar, 5 %; {CORRECTION} over K, and over all primary comparisons for those); its change in points, and per "
         "percent of attention taken; and the paper's accuracy.", WIDTH,
     )  # fmt: skip
@@ -55,11 +55,12 @@ def table_1(cells: Sequence[Cell]) -> Iterator[str]:
 
 
 def _accuracy(cell: Cell) -> tuple[str, str, str, str]:
+    """Accuracy with its interval and signs, change, change per percent, and the paper's."""
     p = cell.p_holm if cell.p_primary is None else cell.p_primary
     plain, control = cell.condition["name"] == "none", cell.controls.get("count")
-    signs = ("*" if not plain and p < 0.05 else "") + ("+" if control and control.p_holm < 0.05 else "")
+    signs = ("*" if not plain and p < 0.05 else "") + ("°" if control and control.p_holm < 0.05 else "")
     return (
-        f"{signs}{100 * cell.accuracy:.0f} [{100 * cell.low:.0f}–{100 * cell.high:.0f}]",
+        f"{100 * cell.accuracy:.0f} [{100 * cell.low:.0f}–{100 * cell.high:.0f}]{signs:<2}",
         "" if plain else points(cell.difference),
         "" if cell.per_percent is None else f"{cell.per_percent:+.2f}/%",
         "" if cell.paper is None else f"{100 * cell.paper:.0f}",
@@ -92,14 +93,20 @@ def claim_lines(rows: Sequence[Claim]) -> Iterator[str]:
     for name, statement in STATEMENTS.items():
         mine = [row for row in rows if row.name == name]
         yield from paragraph(statement.sentence, 0) if mine else []
-        for row in mine:
+        untested = [row for row in mine if row.verdict == "no test"]
+        if untested:
+            models = ", ".join(dict.fromkeys(row.model for row in untested))
+            yield from paragraph(f"No test in {len(untested)} rows ({models}).")
+        for row in (row for row in mine if row.verdict != "no test"):
             where = ", ".join(part for part in (row.condition.removeprefix("none"), row.definition) if part)
             dose = "" if row.dose is None else f", {percent(row.dose)} of the attention removed"
             control = f"Control: {write_control(row)}. " if row.control else ""
             chance = "" if row.p_holm is None else f", p {row.p_holm:.2g}"
             verdict = f"{row.model}{f' ({where})' if where else ''}: {row.verdict}."
             figure = f"{write_figure(row)}, n = {row.n}{chance}{dose}."
-            yield from paragraph(f"{verdict} {figure} {control}{row.because}")
+            yield from paragraph(f"{verdict} {figure} {control}")
+    if rows:
+        yield "Limits and reasons of each: sinkscope results RUN --table claims"
 
 
 # ---- Table 1 of benchmarks

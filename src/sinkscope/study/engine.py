@@ -8,10 +8,12 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from sinkscope.errors import StudyError
+from sinkscope.registry import import_sources, imported_files, session_only
 from sinkscope.study.schema import Study
 from sinkscope.study.units import Job, ModelInfo
 from sinkscope.validation import Count, NonNegative, Text, settings
 
+PLUGINS = "plugins"  # in a message to a worker
 ShouldStop = Callable[[], bool]  # asked before a unit is begun: should no more be?
 JobResults = Iterator[tuple[Job, dict[str, Any]]]
 
@@ -85,6 +87,47 @@ def choose_engine(
 
         return Cluster(engine, on_message)
     return engine
+
+
+# ---- what other processes know
+
+
+def message_of(study: Study) -> dict[str, Any]:
+    """A study as workers get it, with the files that registered what it names."""
+    return {**study.to_dict(), PLUGINS: imported_files()}
+
+
+def read_message(values: Mapping[str, Any]) -> Study:
+    """The study of a message, its files imported."""
+    own = dict(values)
+    import_sources(own.pop(PLUGINS, []))
+    return Study.from_dict(own)
+
+
+def workers_that_know(
+    study: Study, engine: str | Ray | Engine, workers: int | None, on_message: Callable[[str], object]
+) -> int | None:
+    """The workers of a run: this process alone where the study names something that others would not find."""
+    if workers == 1 or not (engine in ("local", "ray") or isinstance(engine, Ray)):
+        return workers
+    names = session_only(_words(study.to_dict()))
+    if not names:
+        return workers
+    what = f"{', '.join(names)} {'is' if len(names) == 1 else 'are'} known to this process only"
+    advice = 'define it in a file of its own and pass plugins=["FILE.py"] (--import FILE.py on the command line)'
+    if engine != "local" or workers is not None:
+        raise StudyError(f"Expected names that every worker knows, and the {what}; {advice}.")
+    on_message(f"the {what}: units run here, one after the other; for several workers {advice}")
+    return 1
+
+
+def _words(value: Any) -> set[str]:
+    """Every text in plain values."""
+    if isinstance(value, str):
+        return {value}
+    if isinstance(value, Mapping):
+        return {word for part in value.items() for word in _words(list(part))}
+    return {word for part in value for word in _words(part)} if isinstance(value, list | tuple) else set()
 
 
 # ---- which unit a free worker takes: one of the model that it has loaded, the longest first

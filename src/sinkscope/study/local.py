@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from sinkscope.errors import StudyError, error_envelope
-from sinkscope.study.engine import JobResults, ShouldStop, UnitQueue, known_models
+from sinkscope.study.engine import JobResults, ShouldStop, UnitQueue, known_models, message_of, read_message
 from sinkscope.study.schema import Study
 from sinkscope.study.units import Job, ModelInfo, perform, weigh
 
@@ -48,7 +48,7 @@ class Local:
     def _run_in_processes(
         self, study: Study, jobs: Sequence[Job], folder: Path, stop: ShouldStop, count: int
     ) -> JobResults:
-        hello = {"study": study.to_dict(), "folder": str(folder)}
+        hello = {"study": message_of(study), "folder": str(folder)}
         while len(self.pool) < min(count, len(jobs)):  # kept from call to call: starting one takes seconds
             self.pool.append(_Worker(hello, self.answers))
         waiting = UnitQueue(jobs, lambda job: weigh(study, job.unit, self.models.get(job.model)))
@@ -178,4 +178,4 @@ def answer(study: str, job: str, folder: Path) -> dict[str, Any]:
 
 @functools.lru_cache(maxsize=2)
 def _study(text: str) -> Study:
-    return Study.from_dict(json.loads(text))
+    return read_message(json.loads(text))

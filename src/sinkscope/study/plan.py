@@ -172,6 +172,7 @@ def _with_protocols(study: Study, model: Model, info: ModelInfo) -> ModelInfo:
 def _prompt_tokens(study: Study, model: Model, task: TaskPlan, info: ModelInfo) -> int:
     """Tokens of a prompt, by the tokenizer or by its length; of a benchmark by its mean."""
     from sinkscope.tasks import problems
+    from sinkscope.tasks.prompts import read_prompts
 
     benchmark = benchmark_of(task.name)
     if benchmark is not None and task.is_benchmark:
@@ -181,7 +182,8 @@ def _prompt_tokens(study: Study, model: Model, task: TaskPlan, info: ModelInfo) 
         length = max(int(settings["length"]) for settings in info.protocols[task.name].values())
         return min(QUESTION[benchmark] + AGAIN.get(setup.task, 0) + shots * EXAMPLE, model.context - length)
     sizes = []
-    for problem in problems(task.name, n=5, split=study.split, seed=study.seed, difficulty=task.difficulty):
+    own = None if task.prompts is None else read_prompts(task.prompts)
+    for problem in own or problems(task.name, n=5, split=study.split, seed=study.seed, difficulty=task.difficulty):
         text = problem.prompt
         sizes.append(model.encode(text).shape[1] if model.tokenizer is not None else round(len(text) / SIGNS) + 20)
     return max(sizes)

@@ -18,6 +18,7 @@ from sinkscope.study.units import Job, ModelInfo, Prompt, Unit, kind_of, perform
 from sinkscope.study.units.worker import IN_MEMORY
 from sinkscope.tasks import Problem, problems
 from sinkscope.tasks.benchmarks import Benchmark
+from sinkscope.tasks.prompts import digest_prompts, read_prompts
 
 
 @functools.lru_cache(maxsize=32)
@@ -25,6 +26,13 @@ def draw_problems(name: str, count: int, split: str, seed: int, difficulty: int 
     """The problems of a task by their numbers, shortest first: chunks are of like length, so that little is padded."""
     drawn = enumerate(problems(name, n=count, split=split, seed=seed, difficulty=difficulty))
     return dict(sorted(drawn, key=lambda item: (len(item[1].prompt), item[0])))
+
+
+@functools.lru_cache(maxsize=32)
+def file_problems(path: str, count: int) -> dict[int, Problem]:
+    """The first prompts of a file by their numbers, shortest first."""
+    read = list(enumerate(read_prompts(path)))[:count]
+    return dict(sorted(read, key=lambda item: (len(item[1].prompt), item[0])))
 
 
 class ProblemSets:
@@ -50,10 +58,15 @@ class ProblemSets:
         return self.benchmarks[model, task.name]
 
     def count_problems(self) -> Study:
-        """The study with the size of every benchmark in it; whatever is missing is told before a model is loaded."""
+        """The study with the size of every benchmark and file in it; what is missing is told before a model is loaded."""
         tasks = []
         for task in self.study.tasks:
             sizes = [self.benchmark(model, task).size for model in self.study.models] if task.is_benchmark else []
+            if task.prompts is not None:
+                read = len(read_prompts(task.prompts))
+                sized = min(task.problems or read, read)
+                tasks.append(replace(task, problems=sized, digest=digest_prompts(task.prompts)))
+                continue
             tasks.append(replace(task, problems=min(task.problems or max(sizes), *sizes)) if sizes else task)
         self.study = replace(self.study, tasks=tuple(tasks))
         return self.study
@@ -71,7 +84,7 @@ class ProblemSets:
 
     def describe(self, models: Sequence[ModelInfo]) -> list[str]:
         """How each model is asked each benchmark, and which scores others report: worth knowing before a run."""
-        lines = []
+        lines = [line for task in self.study.tasks if (line := describe_unjudged(task)) is not None]
         for info in models:
             for task in self.study.tasks if info.benchmarks else ():
                 if not task.is_benchmark:
@@ -99,7 +112,10 @@ class ProblemSets:
         count = 0 if task is None else kind_of(unit).count_problems(self.study, task)
         if task is None or not count:
             return {}
-        everything = draw_problems(task.name, count, self.study.split, self.study.seed, task.difficulty)
+        if task.prompts is not None:
+            everything = file_problems(task.prompts, count)
+        else:
+            everything = draw_problems(task.name, count, self.study.split, self.study.seed, task.difficulty)
         numbers = (
             sorted(everything) if self.study.sequential else list(everything)
         )  # rounds are asked as they are drawn
@@ -141,6 +157,17 @@ class ProblemSets:
             numbers, texts = [number for number, _ in new], [text for _, text in new]
             for pair, verdict in zip(new, self.benchmark(unit.model, task).grade(numbers, texts), strict=True):
                 self.verdicts[unit.model, unit.task, *pair] = verdict
+
+
+def describe_unjudged(task: TaskPlan) -> str | None:
+    """How many prompts of a file have nothing to judge an answer by; None where all have."""
+    if task.prompts is None:
+        return None
+    read = read_prompts(task.prompts)[: task.problems]
+    count = sum(not one.is_judged for one in read)
+    if not count:
+        return None
+    return f"{task.name}: {count} of {len(read)} prompts have no answer and no check, and count as not right"
 
 
 def load_outline(label: str, need_tokenizer: bool = True) -> Model:

@@ -21,7 +21,7 @@ from typing import Any
 
 from sinkscope.errors import StudyError
 from sinkscope.files import describe_error, write_file
-from sinkscope.study.engine import JobResults, Ray, ShouldStop, UnitQueue, known_models
+from sinkscope.study.engine import JobResults, Ray, ShouldStop, UnitQueue, known_models, message_of
 from sinkscope.study.schema import Study
 from sinkscope.study.units import Job, ModelInfo, weigh
 
@@ -81,7 +81,7 @@ class Cluster:
     def work(self, study: Study, jobs: Sequence[Job], folder: Path, stop: ShouldStop) -> JobResults:
         self.choice.fit(study.device)
         self._open(len(jobs))
-        context = json.dumps(study.to_dict())
+        context = json.dumps(message_of(study))
         left = PendingUnits(UnitQueue(jobs, lambda job: weigh(study, job.unit, self.models.get(job.model))))
         seen = time.monotonic()  # when something was last at work
         while True:

@@ -24,6 +24,7 @@ from sinkscope.conditions import NONE
 from sinkscope.errors import StudyError
 from sinkscope.models.model import Model
 from sinkscope.progress import LOADING
+from sinkscope.registry import import_file
 from sinkscope.results.claims import judge_claims, verdicts_of
 from sinkscope.results.findings import Finding, list_findings
 from sinkscope.results.rows import (
@@ -40,7 +41,7 @@ from sinkscope.results.rows import (
 )  # fmt: skip
 from sinkscope.results.summary import write_summary
 from sinkscope.results.tables import table1_markdown, write_tables
-from sinkscope.study.engine import Engine, Ray, choose_engine
+from sinkscope.study.engine import Engine, Ray, choose_engine, workers_that_know
 from sinkscope.study.problem_sets import ProblemSets
 from sinkscope.study.rounds import plan_round
 from sinkscope.study.schema import Study
@@ -136,6 +137,7 @@ def run(
     on_message: OnMessage | None = None,
     on_progress: OnProgress | None = None,
     models: Mapping[str, Model] | None = None,
+    plugins: Sequence[str | os.PathLike[str]] = (),
 ) -> Run:
     """Run a study into the folder `out` (default runs/NAME), or what is left of it.
 
@@ -144,7 +146,11 @@ def run(
     without it they are logged. on_progress: is called after every unit with how many are done, of how many, and the seconds
     left, if it takes a third argument. Ctrl-C lets the units at work finish and stores them. models: in memory, from `wrap`,
     by the names that results show; they take the place of the study's, and their units run in this process.
+    plugins: Python files that register tasks, rules, interventions or samplers of your own, here and in every worker. What
+    is registered in a notebook is known to its process only: units that need it run there.
     """
+    for file in [plugins] if isinstance(plugins, str | os.PathLike) else plugins:
+        import_file(file)
     plan = read_study(study)
     if models is not None:
         if engine != "local" or workers not in (None, 1) or not all(isinstance(one, Model) for one in models.values()):
@@ -184,7 +190,7 @@ def open_run(
     """A folder that is locked and holds this run, with its models known and its units planned; shard: only this part."""
     message, progress = on_message or logger.info, on_progress or (lambda done, total: None)
     store = Store(Path("runs") / study.name if out is None else out)
-    chosen = choose_engine(engine, workers, message)
+    chosen = choose_engine(engine, workers_that_know(study, engine, workers, message), message)
     with store.locked(shard), closing(chosen):
         sets = ProblemSets(study)
         study = sets.count_problems()

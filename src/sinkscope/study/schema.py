@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 import itertools
 import math
 from collections.abc import Mapping, Sequence
@@ -20,6 +21,7 @@ from sinkscope.files import MB, parse_yaml, read_text
 from sinkscope.sinks.rules import rule_from_dict
 from sinkscope.tasks import TASKS
 from sinkscope.tasks.benchmarks import GSM8K, HUMANEVAL, BenchmarkPlan, is_benchmark
+from sinkscope.tasks.prompts import read_prompts, task_name
 from sinkscope.validation import FieldError, Text, Truth, settings, show_value, validate
 
 STUDIES = Path(__file__).parent / "studies"
@@ -67,12 +69,6 @@ def _check_unique(names: tuple[str, ...]) -> tuple[str, ...]:
     if len(set(names)) < len(names):
         raise ValueError("must name each model once")
     return names
-
-
-def _check_task(name: str) -> str:
-    if not is_benchmark(name) and name not in TASKS:
-        raise ValueError(f"must be one of {', '.join([*TASKS, *GSM8K, *HUMANEVAL])}, got {show_value(name)}")
-    return name
 
 
 def _read_tasks(value: Any) -> Any:
@@ -188,9 +184,9 @@ DecodeWords = Annotated[Mapping[str, Any], BeforeValidator(_read_decode)]
 
 @settings(StudyError)
 class TaskPlan:
-    """Problems of one kind of ours, or a benchmark as its protocol asks it."""
+    """Problems of one kind of ours, a benchmark as its protocol asks it, or the prompts of a file."""
 
-    name: Annotated[str, Field(strict=True), AfterValidator(_check_task)]
+    name: Text
     problems: Whole1 | None = None  # of a benchmark all, unless given
     difficulty: Annotated[int | None, Field(strict=True, ge=1, le=3)] = None
     # Of benchmarks (`sinkscope.tasks.benchmarks.BenchmarkPlan`).
@@ -201,9 +197,23 @@ class TaskPlan:
     chat: Truth | None = None
     decode: DecodeWords = Field(default_factory=dict)
     repeats: Whole1 = 1  # answers per problem, with other random numbers
+    # A file of JSON lines, each with prompt, and answer or check; digest: of what was read from it.
+    prompts: Text | None = None
+    digest: Text | None = None
 
     @model_validator(mode="after")
     def _of_its_kind(self) -> TaskPlan:
+        if self.prompts is not None:
+            self._check_prompts()
+            return self
+        if self.digest is not None:
+            raise FieldError("is of a file of prompts; leave it out", "digest")
+        if not self.is_benchmark and self.name not in TASKS:
+            known = ", ".join([*TASKS, *GSM8K, *HUMANEVAL])
+            close = difflib.get_close_matches(self.name, [*TASKS, *GSM8K, *HUMANEVAL], n=1)
+            if close:
+                raise FieldError(f"must be a task, got {show_value(self.name)}: did you mean {close[0]}?", "name")
+            raise FieldError(f"must be one of {known}, got {show_value(self.name)}", "name")
         if self.is_benchmark:
             if self.difficulty is not None:
                 raise FieldError("has no effect on a benchmark; leave it out", "difficulty")
@@ -215,16 +225,26 @@ class TaskPlan:
                 raise FieldError("is for benchmarks such as gsm8k; leave it out", name)
         return self
 
+    def _check_prompts(self) -> None:
+        """A file has prompts in its own order, asked as they are."""
+        if is_benchmark(self.name) or self.name in TASKS:
+            raise FieldError(f"must be a name of its own, and {self.name} is a task; choose another", "name")
+        for name in ("difficulty", "protocol", "data", "examples", "fewshot", "chat", "decode"):
+            if getattr(self, name):
+                raise FieldError("has no effect on prompts of a file; leave it out", name)
+        if self.repeats > 1:
+            raise FieldError("has no effect on prompts of a file; leave it out", "repeats")
+
     @property
     def is_benchmark(self) -> bool:
-        return is_benchmark(self.name)
+        return self.prompts is None and is_benchmark(self.name)
 
     def limit(self, wanted: int | None) -> int:
         """How many problems are asked where so many are wanted, or all of the plan; a benchmark has no more than it has."""
         own = self.problems or 0
         if wanted is None:
             return own
-        return min(own, wanted) if self.is_benchmark else wanted
+        return min(own, wanted) if self.is_benchmark or self.prompts is not None else wanted
 
     def benchmark(self) -> BenchmarkPlan:
         """What the benchmark's own module takes."""
@@ -466,9 +486,12 @@ class Study:
 
     def changed(
         self, models: Sequence[str] | None = None, problems: int | None = None, tasks: Sequence[str] | None = None,
-        seed: int | None = None, texts: Path | None = None, **more: Any,
+        seed: int | None = None, texts: Path | None = None, prompts: Path | str | None = None, **more: Any,
     ) -> Study:  # fmt: skip
-        """The same study on other models, on other tasks, or with another number of problems; checked like a file."""
+        """The same study on other models, on other tasks, or with another number of problems; checked like a file.
+
+        prompts: a file of JSON lines, whose prompts are asked in place of the tasks.
+        """
         values = {**self.to_dict(), **{name: value for name, value in more.items() if value is not None}}
         if models is not None:
             scored = (*self.likelihood.models, *self.forced.models)
@@ -486,9 +509,17 @@ class Study:
             known = {task["name"]: task for task in values["tasks"]}
             size = self.tasks[0].problems
             values["tasks"] = [known.get(name, {"name": name, "problems": size}) for name in tasks]
+        if prompts is not None:
+            values["tasks"] = [prompts_entry(prompts)]
         if problems is not None:
             values["tasks"] = [{**task, "problems": problems} for task in values["tasks"]]
         return Study.from_dict(values)
+
+
+def prompts_entry(path: Path | str) -> dict[str, Any]:
+    """A file of prompts as a task of a study."""
+    name = task_name(path, {*TASKS, *GSM8K, *HUMANEVAL})
+    return {"name": name, "prompts": str(Path(path).expanduser().absolute()), "problems": len(read_prompts(path))}
 
 
 def shipped() -> list[str]:

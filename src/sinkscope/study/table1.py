@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
@@ -18,7 +19,7 @@ from sinkscope.results.rows import Cell
 from sinkscope.results.shift import with_shifts
 from sinkscope.statistics import paired
 from sinkscope.study.rounds import Stored, decisions
-from sinkscope.study.schema import SequentialPlan, Study
+from sinkscope.study.schema import SequentialPlan, Study, prompts_entry
 from sinkscope.study.units import ModelInfo, Unit
 from sinkscope.tasks import KINDS, TASKS
 from sinkscope.tasks.benchmarks import GSM8K, HUMANEVAL, is_benchmark
@@ -45,20 +46,28 @@ def table1_study(
     conditions: Sequence[Condition] = (),
     sequential: SequentialPlan | None = None,
     traced: int = 3,
+    prompts: Path | str | None = None,
     **choices: Any,
 ) -> Study:
     """Models × tasks × {none, k sinks by clean and as-run ranking, k random keys, further conditions}.
 
     tasks: by default the benchmarks of the protocol; under `harness` gsm8k, and humaneval_instruct where a chat template
     is used, humaneval where none is. traced: problems per task that are traced, and along whose unmasked path the logits of
-    every condition are compared. choices: those of `benchmark_words`.
+    every condition are compared. prompts: a file of JSON lines, asked instead of the benchmarks, or beside the tasks that
+    are named. choices: those of `benchmark_words`.
     """
     known = {
         one if isinstance(one, str) else one.name: load_config_only(one) if isinstance(one, str) else one
         for one in models
     }
-    names = tasks or default_tasks(list(known.values()), choices.get("protocol"), choices.get("chat"))
+    names: Sequence[str] = tasks or ()
+    if not names and prompts is None:
+        names = default_tasks(list(known.values()), choices.get("protocol"), choices.get("chat"))
     own = benchmark_words(names, **choices)
+    if prompts is not None:
+        entry = prompts_entry(prompts)
+        limit = choices.get("limit")
+        own["tasks"].append({**entry, "problems": min(entry["problems"], limit or entry["problems"])})
     seed = own["decode"].get("seed", 0) + 1
     # Another seed has the noise of sampling, which no paired interval over one seed contains.
     entries = [*grid(ks), {"name": "other_seed", "seed": seed}, *(one.entry() for one in conditions)]
@@ -92,7 +101,7 @@ def benchmark_words(
     }
     names = study_tasks(tasks)
     if words and not any(map(is_benchmark, names)):
-        raise TaskError(f"No task of {', '.join(tasks)} uses {next(iter(words))}; leave it out.")
+        raise TaskError(f"No task of {', '.join(tasks) or 'these'} uses {next(iter(words))}; leave it out.")
     count = {} if limit is None else {"problems": limit}
     entries: list[dict[str, Any]] = []
     for name in names:
@@ -113,7 +122,11 @@ def study_tasks(tasks: Sequence[str]) -> list[str]:
         plain = name.removeprefix(PREFIX)
         if name != SUITE and not is_benchmark(plain) and plain not in TASKS:
             known = ", ".join([*GSM8K, *HUMANEVAL, SUITE, *(PREFIX + kind for kind in KINDS)])
-            raise TaskError(f"Expected a task out of {known}, or one of lm-evaluation-harness, got {name!r}.")
+            close = difflib.get_close_matches(
+                name, [*GSM8K, *HUMANEVAL, SUITE, *TASKS, *map(PREFIX.__add__, KINDS)], n=1
+            )
+            advice = f"did you mean {close[0]}?" if close else f"tasks of ours are {known}."
+            raise TaskError(f"Expected a task of ours or of lm-evaluation-harness, got {name!r}: {advice}")
         found += KINDS if name == SUITE else [plain]
     return list(dict.fromkeys(found))
 

@@ -22,6 +22,7 @@ COLOURS = ("red", "blue", "green", "black", "white", "pink", "grey", "gold")
 _TEST, _VALIDATION = 10, 15
 _PATIENCE = 10_000  # draws before a split is taken to be empty
 _REPEATS = 100  # prompts seen already, in a row, before the fresh ones are taken to have run out
+_TRIED, _FEW = 200, 10  # draws that say whether a kind has so few prompts that they cannot be split
 
 
 @dataclass(frozen=True)
@@ -108,7 +109,8 @@ def problems(
     """`n` problems of one kind (None: without end), the same ones for the same words.
 
     `difficulty` is 1, 2 or 3; None mixes all three evenly. Outside of training no prompt comes twice, as long as the
-    kind has fresh ones. Further options go to the kind, such as `length` of recall.
+    kind has fresh ones. A kind of fewer than ten prompts has them all in every split.
+    Further options go to the kind, such as `length` of recall.
     """
     task = TASKS[kind]
     validate(FromZero | None, n, "the number of problems n", TaskError)
@@ -123,15 +125,31 @@ def problems(
     return itertools.islice(_supply(task, split, seed, difficulty, options), n)
 
 
+def _is_fixed(task: Task, difficulty: int | None, options: dict[str, Any]) -> bool:
+    """Whether a kind has a few fixed prompts, which then are in every split."""
+    source = random.Random(0)
+    drawn = (task.draw(source, difficulty or source.choice(DIFFICULTIES), **options) for _ in range(_TRIED))
+    prompts: set[str] = set()
+    for problem in drawn:
+        prompts.add(problem.prompt)
+        if len(prompts) >= _FEW:
+            return False
+    return True
+
+
 def _supply(task: Task, split: str, seed: int, difficulty: int | None, options: dict[str, Any]) -> Iterator[Problem]:
     source = random.Random(f"{task.name}|{split}|{seed}|{difficulty}|{sorted(options.items())}")
+    fixed = _is_fixed(task, difficulty, options)
     seen: dict[int, set[str]] = {level: set() for level in DIFFICULTIES}
+    if fixed:  # whatever the difficulty, each of its prompts once before one comes again
+        together: set[str] = set()
+        seen = dict.fromkeys(DIFFICULTIES, together)
     while True:
         level = difficulty or source.choice(DIFFICULTIES)
         repeats = 0
         for _ in range(_PATIENCE):
             problem = task.draw(source, level, **options)
-            if split_of(task.name, problem.key) != split:
+            if not fixed and split_of(task.name, problem.key) != split:
                 continue
             repeats += problem.prompt in seen[level]
             if repeats > _REPEATS:
@@ -140,6 +158,6 @@ def _supply(task: Task, split: str, seed: int, difficulty: int | None, options: 
                 break
         else:
             raise TaskError(f"The task {task.name!r} has no {split} problem of difficulty {level} with these options.")
-        if split != "train":
+        if split != "train" or fixed:
             seen[level].add(problem.prompt)
         yield problem

@@ -48,6 +48,8 @@ def save(trace: Trace, path: Path) -> Path:
 
 def load(path: Path) -> Trace:
     """Read a trace; whatever its file holds, what comes back fits together, or a sentence says what does not."""
+    if path.is_dir():
+        raise TraceError(describe_folder(path))
     if not path.is_file():
         raise TraceError(
             f"Expected a trace file, and there is none at {path}; make one with: sinkscope trace MODEL PROMPT -o FILE"
@@ -77,6 +79,16 @@ def load(path: Path) -> Trace:
             ) from None
         raise TraceError(f"{path} is a trace file with a damaged header or tensor ({why}); record it again.") from None
     return Trace(**{name: tensors.get(name) for name in SHAPES}, **header, settings=settings)  # type: ignore[arg-type]
+
+
+def describe_folder(path: Path) -> str:
+    """What to do where a folder was named instead of a trace."""
+    kept = sorted([*path.glob("traces/*.safetensors"), *path.glob("*.trace")])
+    if kept:
+        return f"Expected a trace file, and {path} is a folder with {len(kept)} of them; name one, such as {kept[0]}"
+    if (path / "results.json").is_file():
+        return f"Expected a trace file, and {path} is a run that kept no traces; look at it with: sinkscope report {path} --text"
+    return f"Expected a trace file, and {path} is a folder without one; make one with: sinkscope trace MODEL PROMPT -o FILE"
 
 
 def _check_metadata(metadata: dict[str, str], path: Path) -> None:

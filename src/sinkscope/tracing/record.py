@@ -131,5 +131,5 @@ def cut_row(
         prompt=prompt,
         text="" if model.tokenizer is None else model.decode_text(done.returned[row]),
         interventions=[each.to_dict() for each in interventions],
-        map_heads=recorder.keep.maps,
+        map_heads=recorder.keep.heads,
     )

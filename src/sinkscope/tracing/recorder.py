@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterable
 from contextlib import ExitStack
 from dataclasses import replace
@@ -18,7 +19,7 @@ from sinkscope.attention.call import Call, CallResult, Tap
 from sinkscope.attention.forward import GROUPS
 from sinkscope.attention.observe import HostCopies
 from sinkscope.attention.patch import Shape
-from sinkscope.attention.reference import probabilities
+from sinkscope.attention.reference import attended_scores, softmax
 from sinkscope.decoding.canvas import Step, build_canvas
 from sinkscope.decoding.settings import Decode
 from sinkscope.errors import BudgetError, TraceError
@@ -30,12 +31,14 @@ from sinkscope.tracing.trace import SHAPES, WHOLE
 from sinkscope.tracing.why import measure, rotary_of
 from sinkscope.validation import FromZero, Truth, Whole, settings
 
+logger = logging.getLogger(__name__)
+MB = 1 << 20
 Form = Literal["auto", "full", "summary"]
 TOP = 16  # keys kept per head and group in summary form
 FORMS = {"full": ("received",), "summary": ("layer_mean", "top_keys", "top_scores")}
 EXTRAS = {  # tensor of a trace → what asks for it in `Keep`
-    "value_norms": "value_norms", "hidden_norms": "hidden_norms", "maps": "maps", "reasons": "maps", "lens_tokens": "lens",
-    "lens_probability": "lens", "channels": "channels", "channel_values": "channels",
+    "value_norms": "value_norms", "hidden_norms": "hidden_norms", "maps": "maps", "mean_scores": "maps", "reasons": "maps",
+    "lens_tokens": "lens", "lens_probability": "lens", "channels": "channels", "channel_values": "channels",
 }  # fmt: skip
 
 
@@ -47,16 +50,37 @@ def _half_or_single(dtype: torch.dtype) -> torch.dtype:
 
 @settings(TraceError)
 class Keep:
-    """What a recorder keeps."""
+    """What a recorder keeps.
+
+    form: "full" has every column sum, "summary" layer means and the top keys of each head; "auto" is full within the budget.
+    dtype: of sums and maps. A full trace takes 4 bytes per step, layer, head, group of queries (three) and key; float16
+    takes half, rounds sums to three digits, and a key near a rule's limit may change sides. budget: bytes, of all prompts
+    together. maps: (layer, head) pairs, or "all", 4 bytes per step and pair of positions each; what that takes is logged
+    before anything runs, and refused above the budget.
+    """
 
     form: Form = "auto"
-    dtype: Annotated[torch.dtype, AfterValidator(_half_or_single)] = torch.float16
+    dtype: Annotated[torch.dtype, AfterValidator(_half_or_single)] = (
+        torch.float32
+    )  # float16: half the size, and rules may flip
     budget: Whole = 2 << 30  # bytes
     value_norms: Truth = False
     hidden_norms: Truth = False
-    maps: Heads = ()  # (layer, head) whose whole attention map is kept
+    maps: Heads | Literal["all"] = ()  # (layer, head) whose whole attention map is kept at every step
     lens: Truth = False  # the tokens that each layer would write at each position, were it the last
     channels: FromZero = 0  # so many of the largest channels behind each layer, with their values
+
+    def of_model(self, model: Model) -> Keep:
+        """The same with the heads of all layers by number, where all maps are asked for."""
+        if self.maps != "all":
+            return self
+        layers, heads = int(model.config.num_hidden_layers), int(model.config.num_attention_heads)
+        return replace(self, maps=tuple((layer, head) for layer in range(layers) for head in range(heads)))
+
+    @property
+    def heads(self) -> tuple[tuple[int, int], ...]:
+        """Those whose map is kept, by number."""
+        return () if self.maps == "all" else self.maps
 
 
 def buffer_shapes(model: Model, batch: int, positions: int, settings: Decode, keep: Keep) -> dict[str, tuple[int, ...]]:
@@ -64,7 +88,7 @@ def buffer_shapes(model: Model, batch: int, positions: int, settings: Decode, ke
     steps, config = settings.most_steps, model.config
     sizes = {
         "step": steps, "step+1": steps + 1, "layer": config.num_hidden_layers, "head": config.num_attention_heads,
-        "kv_head": _kv_heads(model), "key": positions, "top": min(TOP, positions), "map": len(keep.maps), "choice": states.TOP,
+        "kv_head": _kv_heads(model), "key": positions, "top": min(TOP, positions), "map": len(keep.heads), "choice": states.TOP,
         "channel": keep.channels,
     }  # fmt: skip
     return {
@@ -83,6 +107,7 @@ def dtype_of(name: str, keep: Keep) -> torch.dtype:
 
 def planned_form(model: Model, batch: int, positions: int, settings: Decode, keep: Keep) -> tuple[str, int]:
     """The form that fits the budget, and its bytes; stated before anything runs."""
+    keep = keep.of_model(model)
     shapes = buffer_shapes(model, batch, positions, settings, keep)
 
     def needs(names: Iterable[str]) -> int:
@@ -97,10 +122,12 @@ def planned_form(model: Model, batch: int, positions: int, settings: Decode, kee
         return "summary", summary
     needed = full if keep.form == "full" else summary
     advice = "form='summary' (layer means and top keys)" if keep.form == "full" else "fewer prompts, steps or maps"
+    whole = needs(("maps", "mean_scores", "reasons")) if keep.maps else 0
+    maps = f" ({whole / MB:,.0f} MB of it for {len(keep.heads)} maps)" if whole else ""
     _, steps, layers, heads, *_ = shapes["received"]
     raise BudgetError(
         f"Recording {steps} steps of {layers} layers × {heads} heads × {positions} keys for {batch} "
-        f"prompts needs {needed / 2**20:,.0f} MB, more than the budget of {keep.budget / 2**20:,.0f} MB; use {advice}, or "
+        f"prompts needs {needed / MB:,.0f} MB{maps}, more than the budget of {keep.budget / MB:,.0f} MB; use {advice}, or "
         "raise budget=…"
     )
 
@@ -109,16 +136,20 @@ class Recorder(Tap):
     """Buffers for a batch of traces; rows are cut out of it when the run is over."""
 
     def __init__(self, model: Model, ids: Tensor, settings: Decode, keep: Keep, mask: Tensor | None = None) -> None:
+        keep = keep.of_model(model)
         self.model, self.settings, self.keep = model, settings, keep
         # What the model does not have: its maps or channels would be of nothing.
         if keep.channels and keep.channels > (width := int(model.config.hidden_size)):
             raise TraceError(f"Expected channels of at most {width}, the width of {model.name}, got {keep.channels}.")
         if keep.lens:
             states.layer_count(model)
-        Shape.of(model.module).check([layer for layer, _ in keep.maps], [head for _, head in keep.maps], TraceError)
+        Shape.of(model.module).check([layer for layer, _ in keep.heads], [head for _, head in keep.heads], TraceError)
         first, self.real, self.answers = laid_out(model, ids, settings, mask)
         batch, width = first.shape
         self.form, self.bytes = planned_form(model, batch, width, settings, keep)
+        logger.info(
+            "recording takes %.1f MB in %s form, with the maps of %d heads", self.bytes / MB, self.form, len(keep.heads)
+        )
         shapes = buffer_shapes(model, batch, width, settings, keep)
         self.steps = 0
         self.backend = ""
@@ -132,7 +163,12 @@ class Recorder(Tap):
         self.kept["confidence"].fill_(torch.nan)
         self.kept["committed_at"].fill_(-1)
         self.kept["canvas"][:, 0] = first.cpu()
-        self.rotary = {layer: rotary_of(model, layer, settings, width) for layer in {one for one, _ in keep.maps}}
+        self.rotary = {layer: rotary_of(model, layer, settings, width) for layer in {one for one, _ in keep.heads}}
+        self.slots: dict[int, list[tuple[int, int]]] = {}  # layer → number of a map, and its head
+        for slot, (of_layer, head) in enumerate(keep.heads):
+            self.slots.setdefault(of_layer, []).append((slot, head))
+        # How many steps each score is a sum of.
+        self.scores_seen = _zeros(*shapes["mean_scores"], dtype=torch.int32) if keep.maps else torch.zeros(0)
 
     def needs_sums_fused(self, call: Call) -> bool:
         # Forwards that only fill a cache belong to no step.
@@ -166,11 +202,22 @@ class Recorder(Tap):
             norms = call.v[:rows].float().norm(dim=-1)  # [batch, kv head, key]
             share = self.kept["value_norms"].shape[3] // norms.shape[1]
             self._send("value_norms", (step, layer), norms.repeat_interleave(share, dim=1))
-        for slot, (of_layer, head) in enumerate(self.keep.maps):
-            if of_layer == layer:
-                window = slice(call.start, call.start + call.queries)
-                self._send("maps", (slot, step, window), _map(call, result, head, rows))
-                self._send("reasons", (slot, step), measure(call, head, self._counts(call, rows), self.rotary[layer]))
+        for slot, head in self.slots.get(layer, ()):
+            window = slice(call.start, call.start + call.queries)
+            scores, extra = _head_scores(call, result, head, rows)
+            self._send("maps", (slot, step, window), softmax(scores)[..., extra:])
+            self._add_scores(slot, window, scores[..., extra:])
+            self._send("reasons", (slot, step), measure(call, head, self._counts(call, rows), self.rotary[layer]))
+
+    def _add_scores(self, slot: int, window: slice, scores: Tensor) -> None:
+        """Scores [batch, query, key] into their sums; those of keys that a query may not see count nowhere."""
+
+        def add(arrived: Tensor) -> None:
+            keys, seen = arrived.shape[-1], arrived > -torch.inf
+            self.kept["mean_scores"][:, slot, window, :keys] += arrived.masked_fill(~seen, 0.0)
+            self.scores_seen[:, slot, window, :keys] += seen.int()
+
+        self.to_host.put(scores, add)
 
     def _counts(self, call: Call, rows: int) -> Tensor:
         """bool [batch, query]: over which a reason is a mean; of a causal prompt only the last query writes a token."""
@@ -216,6 +263,9 @@ class Recorder(Tap):
             name: buffer[row][tuple(parts.get(str(letter), slice(None)) for letter in SHAPES[name])].clone()
             for name, buffer in self.kept.items()
         }
+        if "mean_scores" in found:
+            counted = self.scores_seen[row][:, real, real]
+            found["mean_scores"] = (found["mean_scores"] / counted).masked_fill(counted == 0, torch.nan)
         if "top_keys" in found:
             found["top_keys"] = (found["top_keys"] - real.start).clamp(min=0)
         if self.keep.lens and self.model.shift:
@@ -258,19 +308,19 @@ class Recorder(Tap):
             self._send("channel_values", (*at, context.columns), values)
 
 
-def _map(call: Call, result: CallResult, head: int, rows: int) -> Tensor:
-    """The attention of one head, [batch, query, key]."""
+def _head_scores(call: Call, result: CallResult, head: int, rows: int) -> tuple[Tensor, int]:
+    """What goes into the softmax of one head, [batch, query, key], and how many keys of the module's own come first."""
     share, mask = call.q.shape[1] // call.k.shape[1], result.mask
     if mask is not None:
         mask = mask.expand(call.q.shape[0], call.q.shape[1], -1, -1)[:rows, head, None]
     q, k = call.q[:rows, head, None].float(), call.k[:rows, head // share, None].float()
     drop = None if result.drop is None else result.drop[:rows, head, None]
-    if call.built_in is None or result.built_in is None:
-        return probabilities(replace(call, q=q, k=k, v=k, mask=mask).inputs(drop))[:, 0]
-    k = torch.cat([call.built_in.key[:, head, None].to(k).expand(rows, -1, -1, -1), k], 2)
-    mask = None if mask is None else pad(mask, (1, 0), value=mask.dtype == torch.bool)
-    drop = None if drop is None else pad(drop, (1, 0))
-    return probabilities(replace(call, q=q, k=k, v=k, mask=mask).inputs(drop))[:, 0, :, 1:]
+    extra = 0 if call.built_in is None or result.built_in is None else 1
+    if call.built_in is not None and extra:
+        k = torch.cat([call.built_in.key[:, head, None].to(k).expand(rows, -1, -1, -1), k], 2)
+        mask = None if mask is None else pad(mask, (1, 0), value=mask.dtype == torch.bool)
+        drop = None if drop is None else pad(drop, (1, 0))
+    return attended_scores(replace(call, q=q, k=k, v=k, mask=mask).inputs(drop))[:, 0], extra
 
 
 def laid_out(model: Model, ids: Tensor, settings: Decode, mask: Tensor | None) -> tuple[Tensor, list[slice], list[int]]:

@@ -22,6 +22,7 @@ from sinkscope.validation import show_value
 if TYPE_CHECKING:
     from sinkscope.models.model import Model
     from sinkscope.tracing.heads import Classes
+    from sinkscope.tracing.maps import MapOf
     from sinkscope.tracing.why import Why
 
 Indices = slice | Sequence[int]
@@ -78,6 +79,7 @@ class Trace:
     hidden_norms: Annotated[Tensor | None, "step layer key"] = None
     maps: Annotated[Tensor | None, "map step key key"] = None
     map_heads: tuple[tuple[int, int], ...] = ()
+    mean_scores: Annotated[Tensor | None, "map key key"] = None  # before the softmax, over steps; NaN where never seen
     reasons: Annotated[Tensor | None, "map step 4 key"] = None
     # On request: what a layer would write there, and how sure it is; 0 where the step computed no row for the position.
     lens_tokens: Annotated[Tensor | None, "step layer choice key", torch.int32] = None
@@ -218,7 +220,7 @@ class Trace:
             cut["value_norms"] = None  # kept by kv head, which query heads share
         return replace(
             self, **cut, canvas=self.canvas[first : last + 1], maps=None, map_heads=(), reasons=None,
-            committed_at=(self.committed_at - first).clamp(min=-1),
+            mean_scores=None, committed_at=(self.committed_at - first).clamp(min=-1),
         )  # fmt: skip
 
     def cumulative(self, least: int = 4) -> Trace:
@@ -390,6 +392,43 @@ class Trace:
         from sinkscope.tracing.why import why
 
         return why(self, model, step, layer, head, key)
+
+    # ---- averages of maps
+
+    def mean_map(self, layer: int | None = None, head: int | None = None, *, of: MapOf = "pattern") -> Tensor:
+        """The mean map over steps, [layer, head, query, key]; without the axes of the layer and head that are named.
+
+        Of a trace that kept maps (`Keep(maps="all")`). of: "pattern" after the softmax, "scores" before it, where NaN stands
+        at keys that a query never saw. A step counts for the queries that it computed.
+        """
+        from sinkscope.tracing.maps import mean_map
+
+        return mean_map(self, layer, head, of)
+
+    def by_distance(self, layer: int | None = None, head: int | None = None) -> pl.DataFrame:
+        """Attention against distance: a row per layer, head and distance key − query, with the mean weight of such pairs.
+
+        Of a trace that kept maps (`Keep(maps="all")`). share: of all that the head gave; pairs: how many pairs there were.
+        """
+        from sinkscope.tracing.maps import by_distance
+
+        return by_distance(self, layer, head)
+
+    def to_cache(self, step: int) -> dict[str, Tensor]:
+        """The maps of one step under TransformerLens's names: "blocks.3.attn.hook_pattern" → [1, head, query, key] fp32.
+
+        Of the layers of which every head's map was kept (`Keep(maps="all")`).
+        """
+        from sinkscope.tracing.maps import to_cache
+
+        return to_cache(self, step)
+
+    def str_tokens(self, step: int) -> list[str]:
+        """The tokens on the canvas before a step, as texts: what viewers of maps write beside them."""
+        from sinkscope.tracing.maps import check_step
+
+        tokens = self.canvas[check_step(self, step)].tolist()
+        return [self.vocabulary.get(token, (f"#{token}", ""))[0] for token in tokens]
 
     # ---- out and in
 

@@ -12,7 +12,7 @@ from sinkscope.attention.forward import COMMITTED, PROMPT, Forward, forward_cont
 from sinkscope.decoding.canvas import DecodeRun, Step
 from sinkscope.decoding.choose import CHOICES
 from sinkscope.decoding.noise import noise_of
-from sinkscope.decoding.settings import Choice, Decode, sampler
+from sinkscope.decoding.settings import Choice, Decode, Stop, sampler
 from sinkscope.errors import DecodeError
 from sinkscope.models.model import Model
 from sinkscope.validation import Count, NonNegative, Share, Truth
@@ -24,6 +24,7 @@ class Autoregressive(Decode):
 
     recompute=True keeps no cache: every step computes all rows again, the protocol of a diffusion model. Without an
     intervention both write the same tokens (to rounding); under one, rows of the prompt are computed under it too.
+    stop="never" writes all of length, end-of-text or not.
     """
 
     choice: ClassVar[Choice] = "draw"
@@ -34,11 +35,13 @@ class Autoregressive(Decode):
     top_k: Count | None = None
     recompute: Truth = False
     _: KW_ONLY
+    stop: Stop = "eos"
 
     def generate(
         self, model: Model, prompt: Tensor, attention_mask: Tensor | None, run: DecodeRun
     ) -> tuple[Tensor, list[Tensor]]:
-        canvas, _ = continue_text(model, prompt, self, attention_mask, run, recompute=self.recompute)
+        endless = self.stop == "never"
+        canvas, _ = continue_text(model, prompt, self, attention_mask, run, recompute=self.recompute, endless=endless)
         return canvas, list(canvas[:, prompt.shape[1] :])
 
 

@@ -151,7 +151,9 @@ class ForcedKind(UnitKind):
         if info.asked not in study.forced.models:
             return []
         return [
-            Unit("forced", info.asked, condition, task=task.name, last=study.forced.problems, shown=info.name)
+            Unit(
+                "forced", info.asked, condition, task=task.name, last=task.limit(study.forced.problems), shown=info.name
+            )
             for condition in study.forced.conditions
             if suits(condition.models, info)
             for task in study.tasks
