@@ -25,7 +25,7 @@ import sinkscope as sk
 from attention import MASK, random_module
 from decode import RESULTS, machine, process, resident
 from sinkscope.decoding import Decode, decode
-from sinkscope.decoding.settings import SparseCache
+from sinkscope.decoding import SparseCache
 from sinkscope.models import Model
 from sinkscope.models.families.llada import LLaDA
 

@@ -13,7 +13,9 @@ from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import ValidationError
 
-from sinkscope.decoding.settings import By, CanvasCache, Per, SparseCache
+from sinkscope.decoding.caches.evicting import By, SparseCache
+from sinkscope.decoding.caches.policy import Per
+from sinkscope.decoding.settings import CanvasCache
 from sinkscope.errors import InterventionError, SinkscopeError, StudyError
 from sinkscope.files import parse_yaml
 from sinkscope.interventions.base import INTERVENTIONS, Aim, Entry, Intervention, Label, Match

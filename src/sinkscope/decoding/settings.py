@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, dataclass_t
 from pydantic import AfterValidator, BeforeValidator, Field
 
 from sinkscope.aliases import rename_settings
+from sinkscope.decoding.caches import CACHE_POLICIES, CachePolicy, read_policy
 from sinkscope.decoding.commit import COMMIT_RULES
 from sinkscope.errors import DecodeError
 from sinkscope.registry import Registry
@@ -53,8 +54,22 @@ Noise = Literal["reference", "per_row"]
 Choice = Literal["gumbel", "draw", "block_draw", "likeliest", "entropy"]
 Mode = Literal["diffusion", "autoregressive", "self_speculation"]  # of a checkpoint that decodes in several ways
 CanvasCache = Literal["prefix", "dual"]  # kinds of decoding/forwards.py, for models that see the whole canvas
-By = Literal["received", "sinks", "no_sinks", "recent", "random"]
-Per = Literal["head", "layer"]
+CACHES: tuple[str, ...] = get_args(CanvasCache)
+
+# answer: blocks from the end of a left-padded prompt. rows: from the end of each row's own prompt, padded on either side.
+# grid: from column 0, the first block holding the end of the prompt. left: prompts padded at the left to whole blocks.
+# aligned: as answer, with padding on either side and blocks that need not divide the length. ahead: as aligned, with room
+# for a draft beyond the length. total: one stretch of masks, which may have more text behind it.
+Layout = Literal["answer", "rows", "grid", "left", "aligned", "ahead", "total"]
+
+# eot: a row is done when a block ends in end-of-turn. eos: when a finished block leaves end-of-text in the answer.
+# early_eos: also within a block, as soon as nothing before the first end-of-text is masked. ids: after a block with one
+# of stop_ids. row_eos: when all rows have end-of-text. batch_eos: so too, and a block ends for all rows as soon as one of
+# them has end-of-text with nothing masked before it.
+Stop = Literal["never", "eot", "eos", "early_eos", "ids", "row_eos", "batch_eos"]
+
+
+Cache = Literal["prefix", "dual"]  # kinds of decoding/forwards.py, for models that see the whole canvas
 CACHES: tuple[str, ...] = get_args(CanvasCache)
 
 # answer: blocks from the end of a left-padded prompt. rows: from the end of each row's own prompt, padded on either side.
@@ -115,7 +130,7 @@ class SparseCache:
         return asdict(self)
 
 
-Cache = Literal["prefix", "dual", "exact"] | SparseCache | None
+Cache = Annotated[Literal["prefix", "dual", "exact"] | CachePolicy | None, BeforeValidator(read_policy)]
 
 
 @settings(DecodeError)
@@ -278,15 +293,13 @@ class Decode:
     def forwards(self, model: Model) -> Forwards | BlockForwards:
         """How the canvas is run through the model: whole, in parts, or block by block."""
         from sinkscope.decoding.forwards import BlockForwards, Forwards
-        from sinkscope.decoding.sparse_cache import SparseForwards
 
         shift = model.shift if self.shift is None else self.shift
         if self.block_causal:
             assert self.block is not None
             return BlockForwards(model, self.block, self.cache == "exact", shift)
-        if isinstance(self.cache, SparseCache):
-            return SparseForwards(model, self.cache, shift)
-        return Forwards(model, self.cache, shift)
+        policy = CACHE_POLICIES[self.cache]() if isinstance(self.cache, str) else self.cache
+        return Forwards(model, shift) if policy is None else policy.forwards(model, shift)
 
     def generate(
         self, model: Model, prompt: Tensor, attention_mask: Tensor | None, run: DecodeRun
@@ -324,7 +337,7 @@ class Decode:
             self.check_rule()
         elif self.commit is not None or self.factor is not None:
             raise DecodeError(f"{self.sampler} decoding has no commit rule to choose; leave commit and factor out.")
-        cache = "sparse" if isinstance(self.cache, SparseCache) else self.cache
+        cache = "sparse" if isinstance(self.cache, CachePolicy) else self.cache
         if cache not in self.caches:
             known = ", ".join(map(str, self.caches))
             raise DecodeError(f"Expected a cache that goes with {self.sampler} decoding ({known}), got {cache}.")
@@ -368,6 +381,8 @@ class Decode:
 
     def to_dict(self) -> dict[str, Any]:
         values = {name: list(value) if isinstance(value, tuple) else value for name, value in asdict(self).items()}
+        if isinstance(self.cache, CachePolicy):
+            values["cache"] = self.cache.to_dict()
         return {"family": self.sampler, **values}
 
     @classmethod
@@ -384,8 +399,6 @@ class Decode:
         rest = {str(name): value for name, value in values.items() if name != "family"}
         if unknown := sorted(name for name, value in rest.items() if name not in known and value is not None):
             raise DecodeError(f"{', '.join(unknown)} has no effect in {cls.sampler} decoding; leave it out.")
-        if isinstance(rest.get("cache"), Mapping):
-            rest["cache"] = SparseCache(**rest["cache"])
         return {name: value for name, value in rest.items() if name in known}
 
     def changed(self, words: Mapping[str, Any]) -> Decode:
