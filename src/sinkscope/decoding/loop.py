@@ -6,6 +6,7 @@ from dataclasses import replace
 
 import torch
 from torch import Tensor
+from torch.nn import functional
 
 from sinkscope.attention.forward import COMMITTED, MASKED, PROMPT, Forward, forward_context
 from sinkscope.decoding.caches.forwards import PolicyForwards
@@ -69,6 +70,7 @@ class Denoiser:
         policy = self.forwards if isinstance(self.forwards, PolicyForwards) else None
         columns = None if policy is None else policy.columns
         labels = self.labels()[:, start:stop] if columns is None else self.labels().gather(1, columns)
+        labels = functional.pad(labels, (0, getattr(self.forwards, "shadow", 0)), value=-1)  # masks that check the block
         tokens, real = self.canvas.tokens, self.canvas.real
         padding = self.padding if int(self.padding.max()) else None
         if self.guided:
@@ -124,6 +126,7 @@ class Denoiser:
         count, places = last - first, columns - first
         if isinstance(self.forwards, PolicyForwards):
             count, places = self.forwards.draws(places, count)
+        count += getattr(self.forwards, "shadow", 0)
         self.noise.frame(count)
         where = rows * count + places
         room = HEAD_BYTES if hidden.device.type == "cpu" else GPU_HEAD_BYTES

@@ -23,13 +23,16 @@ if TYPE_CHECKING:
     from sinkscope.decoding.forwards import BlockForwards, Forwards
     from sinkscope.decoding.samplers.block_diffusion import SDAR, FastDLLM2, LLaDA2, LLaDA21
     from sinkscope.decoding.samplers.causal import Autoregressive
+    from sinkscope.decoding.samplers.certainty import Certainty, PCSampler
     from sinkscope.decoding.samplers.diffusion_gemma import DiffusionGemma
     from sinkscope.decoding.samplers.dllm import BD3LM, MDLM
     from sinkscope.decoding.samplers.dream import Dream
+    from sinkscope.decoding.samplers.klass import KLASS
     from sinkscope.decoding.samplers.llada import LLaDA, MMaDA
     from sinkscope.decoding.samplers.nemotron import Nemotron
     from sinkscope.decoding.samplers.parallel import Parallel, WeDLM
     from sinkscope.decoding.samplers.rnd1 import RND1
+    from sinkscope.decoding.samplers.wino import WINO
     from sinkscope.models.model import Model
 
 
@@ -51,7 +54,7 @@ Positions = Annotated[tuple[Position, ...], BeforeValidator(as_tuple)]
 
 Confidence = Literal["probability", "margin", "entropy", "random"]
 Noise = Literal["reference", "per_row"]
-Choice = Literal["gumbel", "draw", "block_draw", "likeliest", "entropy"]
+Choice = Literal["gumbel", "draw", "block_draw", "likeliest", "entropy", "klass"]
 Mode = Literal["diffusion", "autoregressive", "self_speculation"]  # of a checkpoint that decodes in several ways
 CanvasCache = Literal["prefix", "dual"]  # kinds of decoding/forwards.py, for models that see the whole canvas
 CACHES: tuple[str, ...] = get_args(CanvasCache)
@@ -183,6 +186,10 @@ class Decode:
         nemotron: ClassVar[type[Nemotron]]
         wedlm: ClassVar[type[WeDLM]]
         rnd1: ClassVar[type[RND1]]
+        klass: ClassVar[type[KLASS]]
+        wino: ClassVar[type[WINO]]
+        pc_sampler: ClassVar[type[PCSampler]]
+        certainty: ClassVar[type[Certainty]]
         diffusion_gemma: ClassVar[type[DiffusionGemma]]
 
     def __post_init__(self) -> None:

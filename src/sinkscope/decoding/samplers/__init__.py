@@ -3,11 +3,14 @@
 from sinkscope.decoding.samplers import (  # noqa: F401 - each makes itself known as Decode.NAME
     block_diffusion,
     causal,
+    certainty,
     diffusion_gemma,
     dllm,
     dream,
+    klass,
     llada,
     nemotron,
     parallel,
     rnd1,
+    wino,
 )
