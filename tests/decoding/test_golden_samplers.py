@@ -76,12 +76,12 @@ def test_certainty(found: CacheGolden, case: dict[str, Any], tmp_path: Path) -> 
     run(found, case, certainty(case["settings"], counts_file(found, tmp_path)))
 
 
-def certainty(used: dict[str, Any], frequencies: str | None = None) -> sk.Decode:
+def certainty(used: dict[str, Any], frequencies: str | None = None, cache: Any = None) -> sk.Decode:
     """d2Cache's own sampler."""
     debias = {"frequencies": frequencies, "clip": float(used["clip_alpha"])} if used.get("debias") else {}
     settings: sk.Decode = sk.Decode.certainty(
         length=used["gen_length"], block=used["block_length"], threshold=used.get("threshold"), sigma=used.get("sigma"),
-        at_least=used.get("num_transfer_tokens", 1), top_p=used.get("top_p"), **debias,
+        at_least=used.get("num_transfer_tokens", 1), top_p=used.get("top_p"), cache=cache, **debias,
     )  # fmt: skip
     return settings
 

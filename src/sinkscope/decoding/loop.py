@@ -44,7 +44,7 @@ class Denoiser:
         self.given = self.canvas.given & ~self.canvas.masked_positions() & ~torch.isin(self.canvas.tokens, kept)
         self.forwards = settings.forwards(model)
         if isinstance(self.forwards, PolicyForwards):
-            self.forwards.canvas = self.canvas
+            self.forwards.canvas, self.forwards.keeps_maps = self.canvas, run.keep
         self.noise = noise_of(settings, self.canvas.tokens.shape, self.padding)
         self.chooser = CHOICES[settings.choice](settings, self.noise, self.eos_id, self.eot_id)
         self.done = torch.zeros(self.canvas.batch, dtype=torch.bool, device=prompt.device)
@@ -207,6 +207,7 @@ def denoise(
         reached = block.span[1] if settings.layout == "left" else reached
         denoise_block(state, block)
     run.note(state.canvas.tokens)
+    run.cache = state.forwards.use() if isinstance(state.forwards, PolicyForwards) else None
     run.cut(reached)
     return state.canvas.tokens[:, :reached], [state.returned(row, reached) for row in range(state.canvas.batch)]
 

@@ -17,7 +17,7 @@ from sinkscope.attention.patch import patched
 from sinkscope.decoding.caches.evicting import by_kv_head, nearness
 from sinkscope.decoding.caches.policy import CachePolicy, CacheStep, Span
 from sinkscope.decoding.caches.store import StoredLayer
-from sinkscope.decoding.canvas import Canvas, Step
+from sinkscope.decoding.canvas import CacheUse, Canvas, Step
 from sinkscope.decoding.forwards import Forwards
 from sinkscope.errors import DecodeError
 from sinkscope.models.model import Model
@@ -43,7 +43,11 @@ class PolicyForwards(Forwards):
         self.planned = False
         self.looking = True
         self.columns: Tensor | None = None  # [batch, n]: single columns that the next forward computes; None: a span
+        self.due = torch.empty(0)  # bool [batch, column]: where `columns` comes from; a row without any waits
         self.span: Span = (0, 0)
+        self.keeps_maps = False
+        self.computed_maps: list[Tensor] = []
+        self.kept_maps: list[list[Tensor]] = []
         self.most: int | None = None  # columns that every head of every layer keeps at this look
         self.arrived = self.evicted = 0  # layers whose keys came in this look, and that were laid out
         self.computed_share: list[float] = []  # of the canvas, by forward
@@ -70,7 +74,8 @@ class PolicyForwards(Forwards):
         if self.looking:
             self.span = (0, columns)
         elif isinstance(due, Tensor):
-            self.columns = positions_of(due)
+            self.columns = step.memory["columns"] = positions_of(due)
+            self.due = due
         elif step.moved:
             # The block before once more: its last tokens were written after it was last computed.
             self.span = step.span((step.before or block)[0], block[1])
@@ -86,7 +91,7 @@ class PolicyForwards(Forwards):
         """bool [batch, column]: what the next forward computes."""
         canvas = self.require_canvas()
         if self.columns is not None:
-            return torch.zeros_like(canvas.real).scatter(1, self.columns, True)
+            return self.due
         inside = torch.zeros_like(canvas.real)
         inside[:, slice(*self.span)] = True
         return inside
@@ -125,6 +130,8 @@ class PolicyForwards(Forwards):
             computed = self.span[1] - self.span[0]
         self.computed_share.append(computed / width)
         step = self.step
+        if self.keeps_maps:
+            self.computed_maps.append(self.computed().cpu().expand(len(self.layers), -1, -1))
         with self.watched():
             if self.looking:
                 hidden = self.look(canvas, real, positions)
@@ -164,6 +171,7 @@ class PolicyForwards(Forwards):
         step.since, step.served, step.drift = 0, 1, 0.0
         step.looks += 1
         self.arrived, self.evicted, self.most = 0, 0, None
+        self.kept_maps.append([])
         for layer in self.layers:
             layer.clear()
         hidden = self._run(canvas, real, positions, self.cache)
@@ -185,12 +193,14 @@ class PolicyForwards(Forwards):
     def run_columns(self, canvas: Tensor, positions: Tensor, real: Tensor | None) -> Tensor:
         columns = self.columns
         assert columns is not None
+        waiting = ~self.due.any(1)
         for layer in self.layers:
             layer.computed = columns.to(layer.keys.device)
+            layer.frozen = waiting.to(layer.keys.device) if bool(waiting.any()) else None
         positions = positions.expand(len(canvas), -1).gather(1, columns)
         computed = self._run(canvas.gather(1, columns), self.mask, positions, self.cache)
         for layer in self.layers:
-            layer.computed = None
+            layer.computed = layer.frozen = None
         hidden = computed.new_zeros(*canvas.shape, computed.shape[-1])
         return hidden.scatter_(1, columns[..., None].to(computed.device).expand_as(computed), computed)
 
@@ -231,6 +241,7 @@ class PolicyForwards(Forwards):
         if not policy.evicts:
             layer.lay_out(None, window, policy.lives_on, None)
             self.mask = self.step.real
+            self.note_kept(canvas.real)
             return
         real = canvas.real.to(layer.keys.device)
         inside = torch.zeros_like(real)
@@ -242,8 +253,27 @@ class PolicyForwards(Forwards):
         scores = self.scores(number, window) if pooled is None else pooled.to(layer.keys.device)
         index = chosen_columns(scores, real, inside, budget, self.most)
         layer.lay_out(index, window, policy.lives_on, watched)
+        self.note_kept(index)
         # The same in every layer and head: padded columns come first.
         self.mask = None if self.step.real is None else real.gather(1, index[:, 0])
+
+    def note_kept(self, index: Tensor) -> None:
+        """What a layer keeps after a look: columns [batch, kv head, kept], or bool [batch, column]."""
+        if not self.keeps_maps:
+            return
+        canvas, heads = self.require_canvas(), self.layers[0].keys.shape[1]
+        kept = torch.zeros(canvas.batch, heads, canvas.width, dtype=torch.bool, device=index.device)
+        kept = index[:, None].expand_as(kept) if index.dtype == torch.bool else kept.scatter(2, index, True)
+        self.kept_maps[-1].append(kept.cpu())
+
+    def use(self) -> CacheUse:
+        """What this generation computed and held."""
+        computed = torch.stack(self.computed_maps) if self.computed_maps else None
+        looks = [torch.stack(layers) for layers in self.kept_maps if len(layers) == len(self.layers)]
+        return CacheUse(
+            self.policy.name, sum(self.computed_share) / max(len(self.computed_share), 1), self.step.looks,
+            self.kept_bytes, self.peak_bytes, computed, torch.stack(looks) if looks else None,
+        )  # fmt: skip
 
     def pooled_scores(self, window: Span) -> Tensor:
         """Scores of all layers and heads together, [batch, kv head, column]."""

@@ -28,6 +28,7 @@ class StoredLayer(DynamicLayer):
         self.window: Span = (0, 0)
         self.slots = torch.empty(0)  # [batch, kv head, window, 1]: where the window stands among the kept keys
         self.computed: Tensor | None = None  # [batch, n]: columns that the next forward computes; None: the window
+        self.frozen: Tensor | None = None  # bool [batch]: rows that wait, and whose keys stay as they are
         self.watched: Tensor | None = None  # [batch, kv head, 1, 1]: the window's most attended key
         self.begun: Tensor | None = None  # its value at the look
 
@@ -87,7 +88,10 @@ class StoredLayer(DynamicLayer):
         else:
             inside = (self.computed - self.window[0])[:, None, :, None]
             places = self.slots.gather(2, inside.expand(-1, self.slots.shape[1], -1, -1))
-        kept.scatter_(2, places.expand_as(states), states)
+        places = places.expand_as(states)
+        if self.frozen is not None:
+            states = torch.where(self.frozen[:, None, None, None], kept.gather(2, places), states)
+        kept.scatter_(2, places, states)
 
     def get_mask_sizes(self, query_length: int) -> tuple[int, int]:
         return (query_length if self.looking else self.keys.shape[2]), 0

@@ -12,5 +12,6 @@ from sinkscope.decoding.samplers import (  # noqa: F401 - each makes itself know
     nemotron,
     parallel,
     rnd1,
+    sparse_dllm,
     wino,
 )

@@ -1,0 +1,148 @@
+"""d2Cache (arXiv 2509.23094): masks that are sure and near to known tokens, and the columns that attention flows from."""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+import torch
+from torch import Tensor
+
+from sinkscope.attention.call import Call
+from sinkscope.decoding.caches.density import certainty_density
+from sinkscope.decoding.caches.policy import CachePolicy, CacheStep
+from sinkscope.decoding.canvas import Canvas, Step
+from sinkscope.errors import DecodeError
+from sinkscope.validation import Count, FromZero, Positive, Share, Truth, settings
+
+
+@settings(DecodeError)
+class D2Cache(CachePolicy):
+    """One full forward at the start; then the most certain masks, what was just committed, and what attention flows from.
+
+    As in the authors' code confidences are those of the first forward. shrinking: the block is only what is still masked of
+    it in the first row that goes on, which their code as published makes of it; it changes how far masks are looked for.
+    """
+
+    name: ClassVar[str] = "d2cache"
+    compared: ClassVar[bool] = True
+
+    rollout_p: Share = 0.1  # share of the attention flow that other columns are computed for
+    current_k: Count = 32  # masks that are computed
+    sigma: Positive = 10.0  # width of the certainty density, in columns
+    inflate_w: FromZero = 0  # gaps up to this distance are computed too
+    shrinking: Truth = False
+
+    def due(self, canvas: Canvas, step: CacheStep) -> bool | Tensor:
+        chosen: Tensor | None = step.memory.get("chosen")
+        open_here = canvas.masked_positions()
+        open_here[:, : step.block[0]] = False
+        open_here[:, step.block[1] :] = False
+        step.memory["open"] = open_here
+        # A row whose block is full waits for the others: nothing of it is computed.
+        return True if chosen is None else chosen & open_here.any(1, keepdim=True)
+
+    def candidates(self, wanted: Tensor, canvas: Canvas, step: CacheStep) -> Tensor:
+        return wanted if step.forward > 1 else wanted | canvas.masked_positions()
+
+    def watch(self, call: Call, canvas: Canvas, step: CacheStep) -> None:
+        shares = call.scores().float().softmax(-1).mean(1)  # [batch, query, column]
+        batch, width = canvas.tokens.shape
+        unit = torch.eye(width, device=shares.device).expand(batch, -1, -1)
+        flow = unit.clone()
+        if call.queries == width:
+            flow = shares
+        else:
+            columns = step.memory["columns"].to(shares.device)
+            flow.scatter_(1, columns[..., None].expand_as(shares), shares)
+        flow = flow + unit
+        flow = flow / flow.sum(-1, keepdim=True)
+        step.memory["rollout"] = flow if call.layer == 0 else flow @ step.memory["rollout"]
+
+    def note(self, done: Step, canvas: Canvas, step: CacheStep) -> None:
+        memory = step.memory
+        first = "confidence" not in memory
+        if first:
+            memory["confidence"] = done.confidence.nan_to_num(0.0)
+        goes_on = memory["open"].any(1)
+        chosen = self.choose(done, canvas, step, goes_on)
+        memory["chosen"] = chosen if first else torch.where(goes_on[:, None], chosen, memory["chosen"])
+
+    def choose(self, done: Step, canvas: Canvas, step: CacheStep, goes_on: Tensor) -> Tensor:
+        """bool [batch, column]: what the next forward computes, of the rows that go on."""
+        memory = step.memory
+        importance = memory["rollout"].sum(1).to(canvas.tokens.device)
+        masks = canvas.masked_positions()
+        score = memory["confidence"] * certainty_density(canvas, self.sigma)
+        most = score[goes_on].max() if bool(goes_on.any()) else score.max()
+        score[:, slice(*step.block)] += most
+        start, size = step.block[0], step.block[1] - step.block[0]
+        chosen = torch.zeros_like(masks)
+        for row in goes_on.nonzero().flatten().tolist():
+            if self.shrinking:
+                start, size = open_span(memory["open"], goes_on)
+            end = search_end(masks[row], start, size, self.current_k, canvas.width)
+            places = masks[row].nonzero().flatten()
+            places = places[(places >= start) & (places < end)]
+            best = score[row, places].topk(min(self.current_k, len(places))).indices
+            chosen[row, places[best]] = True
+        fixed = torch.zeros_like(chosen)
+        if step.shift:
+            begin = canvas.answers[0] - 1
+            chosen = chosen.roll(-1, dims=1)
+            fixed[:, begin] = True
+        chosen = chosen | done.committed
+        others = importance.masked_fill(chosen | ~canvas.real, 0.0)
+        chosen = chosen | (flow_share(others, self.rollout_p) & ~fixed)
+        if self.inflate_w:
+            chosen = inflated(chosen, self.inflate_w)
+        return topped_up(chosen, score, importance.masked_fill(~canvas.real, -1.0), goes_on, canvas)
+
+
+def open_span(open_here: Tensor, goes_on: Tensor) -> tuple[int, int]:
+    """First and number of the masks that were open in the block, in the first row that goes on."""
+    row = open_here[int(goes_on.nonzero()[0])]
+    places = row.nonzero().flatten()
+    return int(places[0]), len(places)
+
+
+def search_end(masks: Tensor, start: int, size: int, count: int, width: int) -> int:
+    """End of the block in which the `count`-th remaining mask lies, blocks counted from `start`; the canvas's, if fewer."""
+    places = masks.nonzero().flatten()
+    places = places[places >= start]
+    if len(places) < count:
+        return width
+    blocks = (int(places[count - 1]) - start) // size + 1
+    return min(start + blocks * size, width)
+
+
+def flow_share(importance: Tensor, share: float) -> Tensor:
+    """The most important columns that together have the share, at least one of each row; bool [batch, column]."""
+    ordered, order = (importance / importance.sum(1, keepdim=True)).sort(dim=1, descending=True)
+    inside = ordered.cumsum(1) <= share
+    inside[:, 0] = True
+    return torch.zeros_like(inside).scatter(1, order, inside) & (importance > 0)
+
+
+def inflated(chosen: Tensor, distance: int) -> Tensor:
+    """Between two chosen columns that are at most so far apart everything is chosen."""
+    result = chosen.clone()
+    for row, flags in enumerate(chosen):
+        places = flags.nonzero().flatten().tolist()
+        for left, right in zip(places, places[1:], strict=False):
+            if right - left <= distance:
+                result[row, left:right] = True
+    return result
+
+
+def topped_up(chosen: Tensor, score: Tensor, importance: Tensor, goes_on: Tensor, canvas: Canvas) -> Tensor:
+    """Rows with fewer columns than the fullest take more: of the answer by score, then by importance."""
+    counts = chosen.sum(1)
+    most = int(counts[goes_on].max()) if bool(goes_on.any()) else 0
+    answer = torch.arange(canvas.width, device=chosen.device) >= canvas.answers[0]
+    order = importance + torch.where(answer, importance.max() + score.max() + score, 0.0)
+    for row in goes_on.nonzero().flatten().tolist():
+        missing = most - int(counts[row])
+        if missing > 0:
+            best = order[row].masked_fill(chosen[row], -torch.inf).topk(missing).indices
+            chosen[row, best] = True
+    return chosen
