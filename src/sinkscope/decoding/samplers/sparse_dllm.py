@@ -30,4 +30,8 @@ class BlockSchedule(Schedule):
         last = self.step == self.steps - 1
         share = 1.0 if last else float(dream_share(self.times, self.step))
         counts = [int(count * share) for count in masks]
-        return Picks(most_confident(confidence.to(torch.float32), counts, self.run.padding))
+        start, stop = self.block.span
+        chosen = torch.zeros_like(self.block.inside)
+        # Ties fall as of a topk over the block alone.
+        chosen[:, start:stop] = most_confident(confidence[:, start:stop].float(), counts, torch.zeros(len(counts)).int())
+        return Picks(chosen)
