@@ -224,8 +224,9 @@ def denoise_block(state: Denoiser, block: Block) -> None:
                 "of this length takes: it keeps choosing its mask token; look at mask_token_id, or use another model."
             )
         hidden, start = state.forward(block)
-        chosen, confidence = state.candidates(hidden, start, state.wanted(rule.candidate_positions()), block)
-        picks = rule.pick(chosen, confidence.nan_to_num(nan=-torch.inf))
+        positions = rule.candidate_positions()
+        chosen, confidence = state.candidates(hidden, start, state.wanted(positions), block)
+        picks = rule.pick(chosen, confidence.masked_fill(~positions, torch.nan).nan_to_num(nan=-torch.inf))
         state.commit(chosen, confidence, picks, block)
         rule.step += 1
     state.update_done(block, finished=True)

@@ -80,19 +80,17 @@ class D2Cache(CachePolicy):
         for row in goes_on.nonzero().flatten().tolist():
             if self.shrinking:
                 start, size = open_span(memory["open"], goes_on)
-            end = search_end(masks[row], start, size, self.current_k, canvas.width)
+            end = search_end(masks[row], canvas.answers[0], size, self.current_k)
             places = masks[row].nonzero().flatten()
             places = places[(places >= start) & (places < end)]
             best = score[row, places].topk(min(self.current_k, len(places))).indices
             chosen[row, places[best]] = True
-        fixed = torch.zeros_like(chosen)
+        others = importance.masked_fill(chosen | done.committed | ~canvas.real, 0.0)
+        flowing = flow_share(others, self.rollout_p)
         if step.shift:
-            begin = canvas.answers[0] - 1
             chosen = chosen.roll(-1, dims=1)
-            fixed[:, begin] = True
-        chosen = chosen | done.committed
-        others = importance.masked_fill(chosen | ~canvas.real, 0.0)
-        chosen = chosen | (flow_share(others, self.rollout_p) & ~fixed)
+            flowing[:, canvas.answers[0] - 1] = False
+        chosen = chosen | done.committed | flowing
         if self.inflate_w:
             chosen = inflated(chosen, self.inflate_w)
         return topped_up(chosen, score, importance.masked_fill(~canvas.real, -1.0), goes_on, canvas)
@@ -105,14 +103,13 @@ def open_span(open_here: Tensor, goes_on: Tensor) -> tuple[int, int]:
     return int(places[0]), len(places)
 
 
-def search_end(masks: Tensor, start: int, size: int, count: int, width: int) -> int:
-    """End of the block in which the `count`-th remaining mask lies, blocks counted from `start`; the canvas's, if fewer."""
+def search_end(masks: Tensor, answer: int, size: int, count: int) -> int:
+    """End of the block in which the `count`-th remaining mask [column] lies, counted from the answer; of the canvas, if fewer."""
     places = masks.nonzero().flatten()
-    places = places[places >= start]
     if len(places) < count:
-        return width
-    blocks = (int(places[count - 1]) - start) // size + 1
-    return min(start + blocks * size, width)
+        return len(masks)
+    blocks = (int(places[count - 1]) - answer) // size + 1
+    return min(answer + blocks * size, len(masks))
 
 
 def flow_share(importance: Tensor, share: float) -> Tensor:
