@@ -25,6 +25,7 @@ class D2Cache(CachePolicy):
 
     name: ClassVar[str] = "d2cache"
     compared: ClassVar[bool] = True
+    counts_padding: ClassVar[bool] = True  # attention of padded columns is part of the flow
 
     rollout_p: Share = 0.1  # share of the attention flow that other columns are computed for
     current_k: Count = 32  # masks that are computed
@@ -33,13 +34,17 @@ class D2Cache(CachePolicy):
     shrinking: Truth = False
 
     def due(self, canvas: Canvas, step: CacheStep) -> bool | Tensor:
-        chosen: Tensor | None = step.memory.get("chosen")
+        memory = step.memory
         open_here = canvas.masked_positions()
         open_here[:, : step.block[0]] = False
         open_here[:, step.block[1] :] = False
-        step.memory["open"] = open_here
+        memory["open"] = open_here
+        if "chosen" not in memory:
+            return True
         # A row whose block is full waits for the others: nothing of it is computed.
-        return True if chosen is None else chosen & open_here.any(1, keepdim=True)
+        goes_on = open_here.any(1)
+        chosen = topped_up(memory["chosen"], memory["score"], memory["importance"], goes_on, canvas)
+        return chosen & goes_on[:, None]
 
     def candidates(self, wanted: Tensor, canvas: Canvas, step: CacheStep) -> Tensor:
         return wanted if step.forward > 1 else wanted | canvas.masked_positions()
@@ -63,44 +68,40 @@ class D2Cache(CachePolicy):
         first = "confidence" not in memory
         if first:
             memory["confidence"] = done.confidence.nan_to_num(0.0)
-        goes_on = memory["open"].any(1)
-        chosen = self.choose(done, canvas, step, goes_on)
-        memory["chosen"] = chosen if first else torch.where(goes_on[:, None], chosen, memory["chosen"])
-
-    def choose(self, done: Step, canvas: Canvas, step: CacheStep, goes_on: Tensor) -> Tensor:
-        """bool [batch, column]: what the next forward computes, of the rows that go on."""
-        memory = step.memory
-        importance = memory["rollout"].sum(1).to(canvas.tokens.device)
-        masks = canvas.masked_positions()
+        goes_on = memory["open"].any(1, keepdim=True)
         score = memory["confidence"] * certainty_density(canvas, self.sigma)
-        most = score[goes_on].max() if bool(goes_on.any()) else score.max()
-        score[:, slice(*step.block)] += most
-        start, size = step.block[0], step.block[1] - step.block[0]
+        inside = torch.zeros_like(canvas.real)
+        inside[:, slice(*step.block)] = True
+        score = score + torch.where(memory["open"] if self.shrinking else inside, score[goes_on[:, 0]].max(), 0.0)
+        importance = memory["rollout"].sum(1).to(score.device).masked_fill(~canvas.real, 0.0)
+        chosen = self.choose(done, canvas, step, score, importance)
+        for name, found in (("chosen", chosen), ("score", score), ("importance", importance)):
+            memory[name] = found if first else torch.where(goes_on, found, memory[name])
+
+    def choose(self, done: Step, canvas: Canvas, step: CacheStep, score: Tensor, importance: Tensor) -> Tensor:
+        """bool [batch, column]: what the next forward computes."""
+        masks, open_here = canvas.masked_positions(), step.memory["open"]
         chosen = torch.zeros_like(masks)
-        for row in goes_on.nonzero().flatten().tolist():
+        for row in open_here.any(1).nonzero().flatten().tolist():
+            start, size = step.block[0], step.block[1] - step.block[0]
             if self.shrinking:
-                start, size = open_span(memory["open"], goes_on)
+                start, size = int(open_here[row].int().argmax()), int(open_here[row].sum())
             end = search_end(masks[row], canvas.answers[0], size, self.current_k)
             places = masks[row].nonzero().flatten()
             places = places[(places >= start) & (places < end)]
             best = score[row, places].topk(min(self.current_k, len(places))).indices
             chosen[row, places[best]] = True
-        others = importance.masked_fill(chosen | done.committed | ~canvas.real, 0.0)
-        flowing = flow_share(others, self.rollout_p)
+        before = canvas.answers[0] - 1
         if step.shift:
             chosen = chosen.roll(-1, dims=1)
-            flowing[:, canvas.answers[0] - 1] = False
+        taken = chosen | done.committed
+        if step.shift:
+            taken[:, before] = False  # it takes part in the flow, but the answer's first mask alone decides on it
+        flowing = flow_share(importance.masked_fill(taken, 0.0), self.rollout_p)
+        if step.shift:
+            flowing[:, before] = False
         chosen = chosen | done.committed | flowing
-        if self.inflate_w:
-            chosen = inflated(chosen, self.inflate_w)
-        return topped_up(chosen, score, importance.masked_fill(~canvas.real, -1.0), goes_on, canvas)
-
-
-def open_span(open_here: Tensor, goes_on: Tensor) -> tuple[int, int]:
-    """First and number of the masks that were open in the block, in the first row that goes on."""
-    row = open_here[int(goes_on.nonzero()[0])]
-    places = row.nonzero().flatten()
-    return int(places[0]), len(places)
+        return inflated(chosen, self.inflate_w) if self.inflate_w else chosen
 
 
 def search_end(masks: Tensor, answer: int, size: int, count: int) -> int:
@@ -132,14 +133,16 @@ def inflated(chosen: Tensor, distance: int) -> Tensor:
 
 
 def topped_up(chosen: Tensor, score: Tensor, importance: Tensor, goes_on: Tensor, canvas: Canvas) -> Tensor:
-    """Rows with fewer columns than the fullest take more: of the answer by score, then by importance."""
+    """Rows that go on and have fewer columns than the fullest take more: of the answer by score, then by importance."""
+    if not bool(goes_on.any()):
+        return chosen
     counts = chosen.sum(1)
-    most = int(counts[goes_on].max()) if bool(goes_on.any()) else 0
+    most = int(counts[goes_on].max())
     answer = torch.arange(canvas.width, device=chosen.device) >= canvas.answers[0]
     order = importance + torch.where(answer, importance.max() + score.max() + score, 0.0)
+    chosen = chosen.clone()
     for row in goes_on.nonzero().flatten().tolist():
         missing = most - int(counts[row])
-        if missing > 0:
-            best = order[row].masked_fill(chosen[row], -torch.inf).topk(missing).indices
-            chosen[row, best] = True
+        best = order[row].masked_fill(chosen[row], -torch.inf).topk(missing).indices
+        chosen[row, best] = True
     return chosen

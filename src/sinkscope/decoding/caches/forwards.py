@@ -165,6 +165,9 @@ class PolicyForwards(Forwards):
     def take_received(self, layer: int, received: Tensor) -> None:
         self.received[layer] = received.sum(2)
 
+    def _positions(self, canvas: Tensor, real: Tensor | None) -> Tensor:
+        return super()._positions(canvas, None if self.policy.counts_padding else real)
+
     def look(self, canvas: Tensor, real: Tensor | None, positions: Tensor) -> Tensor:
         """A forward over the whole canvas; as soon as a layer is over, what the policy does not keep of it is freed."""
         step = self.step

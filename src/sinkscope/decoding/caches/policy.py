@@ -82,6 +82,7 @@ class CachePolicy:
     name: ClassVar[str] = ""
     compared: ClassVar[bool] = False  # whether it was compared with its authors' code
     evicts: ClassVar[bool] = False  # whether `score` decides what is kept; else every column is
+    counts_padding: ClassVar[bool] = False  # positions are columns, padding included, whatever the family does
     draws_computed: ClassVar[bool] = False  # random numbers are drawn for the computed columns alone
 
     def __init_subclass__(cls) -> None:
