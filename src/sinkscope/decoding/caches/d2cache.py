@@ -73,7 +73,7 @@ class D2Cache(CachePolicy):
         inside = torch.zeros_like(canvas.real)
         inside[:, slice(*step.block)] = True
         score = score + torch.where(memory["open"] if self.shrinking else inside, score[goes_on[:, 0]].max(), 0.0)
-        importance = memory["rollout"].sum(1).to(score.device).masked_fill(~canvas.real, 0.0)
+        importance = memory["rollout"].sum(1).to(score.device)
         chosen = self.choose(done, canvas, step, score, importance)
         for name, found in (("chosen", chosen), ("score", score), ("importance", importance)):
             memory[name] = found if first else torch.where(goes_on, found, memory[name])
