@@ -88,3 +88,20 @@ def test_dkv_cache(found: CacheGolden, case: dict[str, Any]) -> None:
 def test_d2cache(found: CacheGolden, case: dict[str, Any]) -> None:
     policy = {**case["settings"]["cache"], "shrinking": case["implementation"] == "d2cache_repository"}
     run(found, case, certainty(case["settings"], cache=policy))
+
+
+@pytest.mark.parametrize(("found", "case"), cache_cases("dllm_cache"))
+def test_dllm_cache(found: CacheGolden, case: dict[str, Any]) -> None:
+    used = case["settings"]
+    if "cfg_scale" in used:
+        pytest.skip("guidance with a cache is not decoded here")
+    if case["implementation"] != "original":
+        words = used["cache"]
+        policy = {"name": "dllm_cache", "prompt_interval": words["kp"], "answer_interval": words["kr"], "ratio": words["rou"]}
+        run(found, case, certainty(used, cache=policy))
+        return
+    policy = {
+        "name": "dllm_cache", "prompt_interval": used["prompt_interval_steps"],
+        "answer_interval": used["gen_interval_steps"], "ratio": used["transfer_ratio"],
+    }  # fmt: skip
+    run(found, case, own_sampler(found, case, policy))
