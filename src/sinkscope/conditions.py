@@ -11,11 +11,12 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Annotated, Any, ClassVar, Literal
 
-from pydantic import ValidationError
+from pydantic import AfterValidator, ValidationError
 
+from sinkscope.decoding.caches import CACHE_POLICIES
 from sinkscope.decoding.caches.evicting import By, SparseCache
 from sinkscope.decoding.caches.policy import Per
-from sinkscope.decoding.settings import CanvasCache
+from sinkscope.decoding.settings import CACHES
 from sinkscope.errors import InterventionError, SinkscopeError, StudyError
 from sinkscope.files import parse_yaml
 from sinkscope.interventions.base import INTERVENTIONS, Aim, Entry, Intervention, Label, Match
@@ -262,16 +263,44 @@ class OtherSeed(DecodeChange):
         return {"seed": self.seed}
 
 
+def _check_policy(name: str) -> str:
+    if name not in CACHE_POLICIES:
+        raise ValueError(f"must be one of {', '.join(CACHE_POLICIES.names())}, got {show_value(name)}")
+    return name
+
+
+def _label_words(words: Mapping[str, Any]) -> str:
+    return " ".join(f"{name}={value}" for name, value in words.items())
+
+
+PolicyName = Annotated[str, AfterValidator(_check_policy), Label("{}", 5)]
+Words = Annotated[Mapping[str, Any], Label(_label_words, 60)]
+RuleWords = Annotated[Mapping[str, Any], Label(lambda rule: f"by {' '.join(map(str, rule.values()))}", 55)]
+
+
 @settings(StudyError)
 class Cached(DecodeChange):
-    """A cache of the whole canvas."""
+    """A cache policy by its name, with its budget, what becomes of sinks, and any other of its settings under `options`."""
 
     name: ClassVar[str] = "cache"
     always: ClassVar[tuple[str, ...]] = ("kind",)
-    kind: Annotated[CanvasCache, Label("{}")] = "dual"
+    kind: PolicyName = "dual"
+    keep: Annotated[Share, Label("keep={:g}", 20)] | None = None
+    sinks: Annotated[Literal["keep", "drop"], Label("sinks {}", 50)] | None = None
+    rule: RuleWords | None = None
+    options: Words | None = None
+
+    def __post_init__(self) -> None:
+        try:
+            self.decode()
+        except (SinkscopeError, TypeError) as error:
+            raise ValueError(f"is wrong: {str(error).rstrip('.')}") from None
 
     def decode(self) -> dict[str, Any]:
-        return {"cache": self.kind}
+        given = {"keep": self.keep, "sinks": self.sinks, "rule": self.rule}
+        words = {name: value for name, value in given.items() if value is not None}
+        policy = CACHE_POLICIES[self.kind](**words, **(self.options or {}))
+        return {"cache": self.kind if self.kind in CACHES and not self.options else policy.to_dict()}
 
 
 @settings(StudyError)

@@ -70,7 +70,9 @@ class Denoiser:
         policy = self.forwards if isinstance(self.forwards, PolicyForwards) else None
         columns = None if policy is None else policy.columns
         labels = self.labels()[:, start:stop] if columns is None else self.labels().gather(1, columns)
-        labels = functional.pad(labels, (0, getattr(self.forwards, "shadow", 0)), value=-1)  # masks that check the block
+        labels = functional.pad(
+            labels, (0, getattr(self.forwards, "shadow", 0)), value=-1
+        )  # masks that check the block
         tokens, real = self.canvas.tokens, self.canvas.real
         padding = self.padding if int(self.padding.max()) else None
         if self.guided:

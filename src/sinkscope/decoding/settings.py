@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import KW_ONLY, asdict, fields, replace
 from math import ceil
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, dataclass_transform, get_args, get_type_hints
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, dataclass_transform, get_type_hints
 
 from pydantic import AfterValidator, BeforeValidator, Field
 
@@ -14,7 +14,7 @@ from sinkscope.decoding.caches import CACHE_POLICIES, CachePolicy, read_policy
 from sinkscope.decoding.commit import COMMIT_RULES
 from sinkscope.errors import DecodeError
 from sinkscope.registry import Registry
-from sinkscope.validation import Count, FromZero, NonNegative, Seed, Share, settings, validate
+from sinkscope.validation import Count, NonNegative, Seed, Share, settings, validate
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -56,8 +56,7 @@ Confidence = Literal["probability", "margin", "entropy", "random"]
 Noise = Literal["reference", "per_row"]
 Choice = Literal["gumbel", "draw", "block_draw", "likeliest", "entropy", "klass"]
 Mode = Literal["diffusion", "autoregressive", "self_speculation"]  # of a checkpoint that decodes in several ways
-CanvasCache = Literal["prefix", "dual"]  # kinds of decoding/forwards.py, for models that see the whole canvas
-CACHES: tuple[str, ...] = get_args(CanvasCache)
+CACHES = ("prefix", "dual")  # cache policies of decoding/caches that a name alone stands for
 
 # answer: blocks from the end of a left-padded prompt. rows: from the end of each row's own prompt, padded on either side.
 # grid: from column 0, the first block holding the end of the prompt. left: prompts padded at the left to whole blocks.
@@ -70,68 +69,6 @@ Layout = Literal["answer", "rows", "grid", "left", "aligned", "ahead", "total"]
 # of stop_ids. row_eos: when all rows have end-of-text. batch_eos: so too, and a block ends for all rows as soon as one of
 # them has end-of-text with nothing masked before it.
 Stop = Literal["never", "eot", "eos", "early_eos", "ids", "row_eos", "batch_eos"]
-
-
-Cache = Literal["prefix", "dual"]  # kinds of decoding/forwards.py, for models that see the whole canvas
-CACHES: tuple[str, ...] = get_args(CanvasCache)
-
-# answer: blocks from the end of a left-padded prompt. rows: from the end of each row's own prompt, padded on either side.
-# grid: from column 0, the first block holding the end of the prompt. left: prompts padded at the left to whole blocks.
-# aligned: as answer, with padding on either side and blocks that need not divide the length. ahead: as aligned, with room
-# for a draft beyond the length. total: one stretch of masks, which may have more text behind it.
-Layout = Literal["answer", "rows", "grid", "left", "aligned", "ahead", "total"]
-
-# eot: a row is done when a block ends in end-of-turn. eos: when a finished block leaves end-of-text in the answer.
-# early_eos: also within a block, as soon as nothing before the first end-of-text is masked. ids: after a block with one
-# of stop_ids. row_eos: when all rows have end-of-text. batch_eos: so too, and a block ends for all rows as soon as one of
-# them has end-of-text with nothing masked before it.
-Stop = Literal["never", "eot", "eos", "early_eos", "ids", "row_eos", "batch_eos"]
-
-
-@settings(DecodeError)
-class SparseCache:
-    """Between refreshes only the block is computed, against its own keys and a kept share of all others.
-
-    by: "received" keeps the keys that received most attention at the last refresh. "sinks" keeps what `rule` calls so, the
-    strongest first, then the nearest. "no_sinks" leaves the strongest out first (the control). "recent" keeps the nearest,
-    "random" random ones. recent: so many nearest keys are kept whatever `by` says. blocks: so many blocks share one look at
-    the whole canvas. refresh: also after so many forwards. drift: also as soon as the block's most attended key's value
-    has turned by more than this (1 − cosine, mean over layers; a batch is refreshed as a whole, by its mean).
-    keep = 1 is the dual cache; with refresh = 1 it is decoding without a cache.
-    """
-
-    keep: Share = 0.25  # share of the keys outside the block
-    by: By = "received"
-    recent: FromZero = 0
-    refresh: Count | None = None
-    per: Per = "head"
-    drift: Annotated[float, Field(strict=True, ge=0, le=2, allow_inf_nan=False)] | None = None
-    rule: Mapping[str, Any] | None = (
-        None  # a sink rule as in study files; None: the paper's epsilon of 3, in column sums
-    )
-    seed: Seed = 0  # of random keys
-    blocks: Count | Literal["all"] = 1
-
-    def __post_init__(self) -> None:
-        without_effect = {
-            "rule": self.rule is not None and self.by not in ("sinks", "no_sinks"),
-            "blocks": self.blocks != 1 and self.refresh == 1,
-            "seed": bool(self.seed) and self.by != "random",
-        }
-        for name in (name for name, wrong in without_effect.items() if wrong):
-            raise DecodeError(
-                f"{name} has no effect in a sparse cache by {self.by}, refresh={self.refresh}; leave it out."
-            )
-
-    @property
-    def ranks(self) -> bool:
-        """Whether what keys received is needed at a refresh: not where all are kept, or none is ever read."""
-        chooses = self.by in ("received", "sinks", "no_sinks") and self.keep < 1 and self.refresh != 1
-        return chooses or self.drift is not None
-
-    def to_dict(self) -> dict[str, Any]:
-        return asdict(self)
-
 
 Cache = Annotated[Literal["prefix", "dual", "exact"] | CachePolicy | None, BeforeValidator(read_policy)]
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
 from typing import ClassVar
 
 import torch
@@ -126,7 +127,7 @@ def inflated(chosen: Tensor, distance: int) -> Tensor:
     result = chosen.clone()
     for row, flags in enumerate(chosen):
         places = flags.nonzero().flatten().tolist()
-        for left, right in zip(places, places[1:], strict=False):
+        for left, right in pairwise(places):
             if right - left <= distance:
                 result[row, left:right] = True
     return result

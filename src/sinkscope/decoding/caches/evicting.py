@@ -81,7 +81,8 @@ def nearness(shape: tuple[int, ...], window: tuple[int, int], like: Tensor) -> T
 
 def by_kv_head(received: Tensor, heads: int) -> Tensor:
     """[batch, head, column] → [batch, kv head, column], float64: what all queries that read a key gave it."""
-    return received.double().unflatten(1, (heads, -1)).sum(2)
+    grouped: Tensor = received.double().unflatten(1, (heads, -1))
+    return grouped.sum(2)
 
 
 @settings(DecodeError)

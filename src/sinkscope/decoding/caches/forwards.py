@@ -74,8 +74,12 @@ class PolicyForwards(Forwards):
         if self.looking:
             self.span = (0, columns)
         elif isinstance(due, Tensor):
-            self.columns = step.memory["columns"] = positions_of(due)
-            self.due = due
+            inside = torch.ones_like(due)
+            if self.policy.evicts:  # what is computed must have a place among the kept keys
+                start, stop = self.policy.window(canvas, step)
+                inside[:, :start], inside[:, stop:] = False, False
+            self.due = due & inside
+            self.columns = step.memory["columns"] = positions_of(self.due, inside)
         elif step.moved:
             # The block before once more: its last tokens were written after it was last computed.
             self.span = step.span((step.before or block)[0], block[1])
@@ -162,8 +166,9 @@ class PolicyForwards(Forwards):
         self.step.layer = call.layer
         self.policy.watch(call, self.require_canvas(), self.step)
 
-    def take_received(self, layer: int, received: Tensor) -> None:
+    def take_received(self, layer: int, received: Tensor) -> Tensor:
         self.received[layer] = received.sum(2)
+        return self.received[layer]
 
     def _positions(self, canvas: Tensor, real: Tensor | None) -> Tensor:
         return super()._positions(canvas, None if self.policy.counts_padding else real)
@@ -286,7 +291,12 @@ class PolicyForwards(Forwards):
 
     def scores(self, number: int, window: Span) -> Tensor:
         """[batch, kv head, column] of one layer: the policy's, with the nearest and the sinks where they are forced."""
-        layer, policy, canvas, received = self.layers[number], self.policy, self.require_canvas(), self.received.get(number)
+        layer, policy, canvas, received = (
+            self.layers[number],
+            self.policy,
+            self.require_canvas(),
+            self.received.get(number),
+        )
         self.step.layer = number
         keys, values = layer.whole or (layer.keys, layer.values)
         shape = keys.shape[:3]
@@ -333,10 +343,13 @@ class PolicyForwards(Forwards):
         self.policy.note(done, self.require_canvas(), self.step)
 
 
-def positions_of(due: Tensor) -> Tensor:
-    """bool [batch, column] → columns [batch, n] in ascending order; rows with fewer take their first others too."""
+def positions_of(due: Tensor, inside: Tensor | None = None) -> Tensor:
+    """bool [batch, column] → columns [batch, n] in ascending order; rows with fewer take others too, first those inside."""
     most = max(int(due.sum(1).max()), 1)
-    return (~due).to(torch.uint8).argsort(dim=1, stable=True)[:, :most].sort(dim=1).values
+    order = (~due).to(torch.uint8)
+    if inside is not None:
+        order = order + (~inside).to(torch.uint8)
+    return order.argsort(dim=1, stable=True)[:, :most].sort(dim=1).values
 
 
 def chosen_columns(scores: Tensor, real: Tensor, inside: Tensor, budget: Tensor, most: int) -> Tensor:

@@ -98,15 +98,22 @@ class LayerForwards(PolicyForwards):
             return None
         store, places = self.layers[number], named.nonzero().flatten().to(normed.device)
         fresh = layer.self_attn.v_proj(normed[:, places])
-        before = store.values[:, :, places].transpose(1, 2).flatten(2)
+        values = store.values
+        before = values[:, :, places].transpose(1, 2).flatten(2)
         similarity = torch.ones(normed.shape[:2], device=normed.device)
         similarity[:, places] = cosine_similarity(fresh.float(), before.float(), dim=-1)
-        heads, dim = store.values.shape[1], store.values.shape[-1]
-        store.values[:, :, places] = fresh.unflatten(2, (heads, dim)).transpose(1, 2)
+        heads, dim = values.shape[1], values.shape[-1]
+        values[:, :, places] = fresh.unflatten(2, (heads, dim)).transpose(1, 2)
         return similarity.to(self.require_canvas().tokens.device)
 
     def attend(
-        self, number: int, layer: Any, normed: Tensor, columns: Tensor, rotary: tuple[Tensor, Tensor], mask: Tensor | None
+        self,
+        number: int,
+        layer: Any,
+        normed: Tensor,
+        columns: Tensor,
+        rotary: tuple[Tensor, Tensor],
+        mask: Tensor | None,
     ) -> Tensor:
         """Attention output [batch, n, width] of these columns; their keys and values are kept."""
         store, forward = self.layers[number], running()

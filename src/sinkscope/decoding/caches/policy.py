@@ -55,7 +55,7 @@ class CacheStep:
         """The columns whose hidden states predict those from start to stop, and their own."""
         return max(start - int(self.shift), 0), stop
 
-    def draw(self, seed: int, shape: tuple[int, int, int], alike: bool) -> Tensor:
+    def draw(self, seed: int, shape: tuple[int, ...], alike: bool) -> Tensor:
         """Uniform numbers [batch, kv head, column] of this look and layer, the same for a row alone or in a padded batch.
 
         All rows share a draw, unless the forward has a seed per row. alike: all heads share it too.

@@ -18,12 +18,17 @@ Span = tuple[int, int]
 class StoredLayer(DynamicLayer):
     """A look fills it with the whole canvas; every other forward replaces what it computed; what is left out is freed."""
 
+    keys: Tensor  # [batch, kv head, kept, dim]
+    values: Tensor
+
     def __init__(self, arrived: Callable[[], None]) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self.arrived = arrived  # called when a look brings this layer's keys
         self.looking = True
         self.columns = 0  # of the canvas
-        self.whole: tuple[Tensor, Tensor] | None = None  # [batch, kv head, column, dim], where a later block may ask for it
+        self.whole: tuple[Tensor, Tensor] | None = (
+            None  # [batch, kv head, column, dim], where a later block may ask for it
+        )
         self.index: Tensor | None = None  # [batch, kv head, kept]: columns in ascending order; None: all
         self.window: Span = (0, 0)
         self.slots = torch.empty(0)  # [batch, kv head, window, 1]: where the window stands among the kept keys
@@ -110,7 +115,9 @@ class StoredLayer(DynamicLayer):
         """What attention is given of the canvas, and what it is not; None where it sees all of it."""
         if self.looking or self.index is None:
             return None
-        seen = self.index.new_zeros((*self.index.shape[:2], self.columns), dtype=torch.bool).scatter_(2, self.index, True)
+        seen = self.index.new_zeros((*self.index.shape[:2], self.columns), dtype=torch.bool).scatter_(
+            2, self.index, True
+        )
         return SparseKeys(*(self.whole or self.spread()), seen, self.index)
 
     def spread(self) -> tuple[Tensor, Tensor]:
@@ -125,6 +132,7 @@ class StoredLayer(DynamicLayer):
 
     def value_drift(self) -> Tensor:
         """How far the value of the window's most attended key has turned since the look: 1 − cosine, mean over heads."""
+        assert self.begun is not None
         return 1 - cosine_similarity(self.watched_value(), self.begun, dim=-1).mean()
 
     def watched_value(self) -> Tensor:

@@ -75,7 +75,10 @@ def read_frequencies(path: str) -> Tensor:
     """Share of each token [token], from a file {"num_token": n, "p_baseline_dict": {token: count}}; others count once."""
     try:
         words = json.loads(Path(path).read_text(encoding="utf-8"))
-        total, counts = int(words["num_token"]), {int(token): count for token, count in words["p_baseline_dict"].items()}
+        total, counts = (
+            int(words["num_token"]),
+            {int(token): count for token, count in words["p_baseline_dict"].items()},
+        )
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
         raise DecodeError(
             f"Expected a table of token counts as JSON (num_token and p_baseline_dict) in {path}, and reading it failed "

@@ -132,13 +132,15 @@ class KLASSRule(CommitRule):
         open_here = self.open()
         goes_on = open_here.any(1, keepdim=True)
         answer = self.run.canvas.real & ~self.run.canvas.given
-        if self.fallback() > open_here.sum(1).tolist():  # a quota beyond the masks: the authors' code writes others anew
+        if (
+            self.fallback() > open_here.sum(1).tolist()
+        ):  # a quota beyond the masks: the authors' code writes others anew
             return answer & goes_on
         return self.run.canvas.masked_positions() & answer & goes_on
 
     def pick(self, candidates: Tensor, confidence: Tensor) -> Picks:
         confidence = confidence.masked_fill(~self.open(), -torch.inf)
-        newest = self.per_column(self.stability.history)[..., -1]  # type: ignore[index]
+        newest = self.per_column(self.stability.history)[..., -1]
         ready = self.ready(confidence)
         if self.settings.take == "max_conf":
             ready = best_of(ready, confidence)
@@ -159,16 +161,19 @@ class KLASSRule(CommitRule):
         """[batch × position, …] of the chooser as [batch, position, …] of the canvas."""
         assert flat is not None
         batch, width = self.run.canvas.tokens.shape
-        return flat[: batch * width].unflatten(0, (batch, width)).to(self.run.canvas.tokens.device)
+        columns: Tensor = flat[: batch * width].view(batch, width, *flat.shape[1:])
+        return columns.to(self.run.canvas.tokens.device)
 
     def stable(self) -> Tensor:
-        return (self.per_column(self.stability.history) < self.settings.kl_threshold).all(-1)
+        below: Tensor = self.per_column(self.stability.history) < self.settings.kl_threshold
+        return below.all(-1)
 
     def ready(self, confidence: Tensor) -> Tensor:
         """bool [batch, position]: what may be committed."""
         if self.step < self.settings.history - 1:
             return torch.zeros_like(confidence, dtype=torch.bool)
-        return self.stable() & (confidence > self.settings.threshold)
+        sure: Tensor = confidence > self.settings.threshold
+        return self.stable() & sure
 
     def ranked(self, order: Tensor) -> Tensor:
         """The fallback's commits, bool [batch, position]; a quota beyond the masks takes columns that topk finds first."""
@@ -187,7 +192,8 @@ class KLASSDream(KLASSRule):
     """Dream: no waiting, a threshold that may be met exactly, and one token where nothing is ready."""
 
     def ready(self, confidence: Tensor) -> Tensor:
-        return self.stable() & (confidence >= self.settings.threshold)
+        sure: Tensor = confidence >= self.settings.threshold
+        return self.stable() & sure
 
     def ranked(self, order: Tensor) -> Tensor:
         return best_of(order > -torch.inf, order)
@@ -209,7 +215,8 @@ class KLASSPort(KLASSRule):
     def ready(self, confidence: Tensor) -> Tensor:
         if self.settings.threshold is None:
             return torch.zeros_like(confidence, dtype=torch.bool)
-        return self.stable() & (confidence >= self.settings.threshold)
+        sure: Tensor = confidence >= self.settings.threshold
+        return self.stable() & sure
 
     def ranked(self, order: Tensor) -> Tensor:
         return self.best(order, self.fallback())

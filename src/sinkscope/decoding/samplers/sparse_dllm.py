@@ -33,5 +33,7 @@ class BlockSchedule(Schedule):
         start, stop = self.block.span
         chosen = torch.zeros_like(self.block.inside)
         # Ties fall as of a topk over the block alone.
-        chosen[:, start:stop] = most_confident(confidence[:, start:stop].float(), counts, torch.zeros(len(counts)).int())
+        chosen[:, start:stop] = most_confident(
+            confidence[:, start:stop].float(), counts, torch.zeros(len(counts)).int()
+        )
         return Picks(chosen)

@@ -132,7 +132,8 @@ class WINOPort(WINORule):
 
     def count(self, confidence: Tensor, cap: int) -> int:
         enough = int((confidence >= self.settings.threshold).sum())
-        return min(max(enough, self.settings.at_least), max(cap, self.settings.at_least))
+        least: int = self.settings.at_least
+        return min(max(enough, least), max(cap, least))
 
     def doubted(self, belief: Tensor, filled: Tensor, taken: int, row: int) -> Tensor:
         return least_believed(belief, filled, self.settings.threshold_back, max(taken - self.settings.at_least, 0))
