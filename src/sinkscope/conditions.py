@@ -21,7 +21,7 @@ from sinkscope.errors import InterventionError, SinkscopeError, StudyError
 from sinkscope.files import parse_yaml
 from sinkscope.interventions.base import INTERVENTIONS, Aim, Entry, Intervention, Label, Match
 from sinkscope.interventions.positions import Positions
-from sinkscope.interventions.ranked import MaskSinks
+from sinkscope.interventions.ranked import MaskSinks, SinkRule
 from sinkscope.validation import Count, FieldError, FromZero, Number, Seed, Share, first_mistake, settings, show_value
 
 Models = Literal["all", "causal", "diffusion"]
@@ -269,26 +269,21 @@ def _check_policy(name: str) -> str:
     return name
 
 
-def _label_words(words: Mapping[str, Any]) -> str:
-    return " ".join(f"{name}={value}" for name, value in words.items())
-
-
 PolicyName = Annotated[str, AfterValidator(_check_policy), Label("{}", 5)]
-Words = Annotated[Mapping[str, Any], Label(_label_words, 60)]
-RuleWords = Annotated[Mapping[str, Any], Label(lambda rule: f"by {' '.join(map(str, rule.values()))}", 55)]
+RuleOfSinks = Annotated[SinkRule, Label(lambda rule: f"by {' '.join(map(str, rule.to_dict().values()))}", 55)]
 
 
 @settings(StudyError)
 class Cached(DecodeChange):
-    """A cache policy by its name, with its budget, what becomes of sinks, and any other of its settings under `options`."""
+    """A cache policy by its name, with its budget and what becomes of sinks; `decode: {cache: …}` has its other settings."""
 
     name: ClassVar[str] = "cache"
     always: ClassVar[tuple[str, ...]] = ("kind",)
     kind: PolicyName = "dual"
     keep: Annotated[Share, Label("keep={:g}", 20)] | None = None
     sinks: Annotated[Literal["keep", "drop"], Label("sinks {}", 50)] | None = None
-    rule: RuleWords | None = None
-    options: Words | None = None
+    rule: RuleOfSinks | None = None
+    seed: Annotated[Seed, Label("seed={}", 65)] | None = None
 
     def __post_init__(self) -> None:
         try:
@@ -297,10 +292,9 @@ class Cached(DecodeChange):
             raise ValueError(f"is wrong: {str(error).rstrip('.')}") from None
 
     def decode(self) -> dict[str, Any]:
-        given = {"keep": self.keep, "sinks": self.sinks, "rule": self.rule}
-        words = {name: value for name, value in given.items() if value is not None}
-        policy = CACHE_POLICIES[self.kind](**words, **(self.options or {}))
-        return {"cache": self.kind if self.kind in CACHES and not self.options else policy.to_dict()}
+        words = {name: value for name, value in self.to_entry().items() if name != "kind"}
+        policy = CACHE_POLICIES[self.kind](**words)
+        return {"cache": policy.to_dict() if words or self.kind not in CACHES else self.kind}
 
 
 @settings(StudyError)

@@ -21,6 +21,7 @@ PAGES = {
     "your-own-family": ["two_way.py"],
     "your-own-commit-rule": ["leftmost.py"],
     "your-own-protocol": ["protocols.py", "two-way-authors.yaml"],
+    "caches": ["loud_values.py"],
 }
 Install = Callable[[Path], None]
 

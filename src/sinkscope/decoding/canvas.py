@@ -257,8 +257,13 @@ class CacheUse:
     looks: int  # forwards over the whole canvas
     kept_bytes: int  # the most that keys and values (and kept outputs) took between two forwards
     peak_bytes: int  # the most at any time
+    process_peak_bytes: int  # the most that the process has held so far, whatever for
     computed: Tensor | None = None  # bool [forward, layer, batch, position]; with history only
     kept: Tensor | None = None  # bool [look, layer, batch, kv head, position]; with history only
+
+    def to_dict(self) -> dict[str, Any]:
+        """Everything but the maps."""
+        return {name: value for name, value in vars(self).items() if name not in ("computed", "kept")}
 
 
 @dataclass(frozen=True)

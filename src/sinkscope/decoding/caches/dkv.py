@@ -12,6 +12,8 @@ from sinkscope.decoding.canvas import Canvas
 from sinkscope.errors import DecodeError
 from sinkscope.validation import Count, settings
 
+Kept = Literal["decoded", "un", "un_right", "prefill"]
+
 
 @settings(DecodeError)
 class DKVCache(CachePolicy):
@@ -26,29 +28,30 @@ class DKVCache(CachePolicy):
     draws_computed: ClassVar[bool] = True
 
     refresh: Count = 8  # forwards from one over the whole canvas to the next
-    kept: Literal["decoded", "un", "un_right", "prefill"] = "decoded"
+    kept: Kept | None = None  # None: "decoded", or "un" for a shifted model
 
     def due(self, canvas: Canvas, step: CacheStep) -> bool | Tensor:
-        known = ~canvas.masked_positions()
+        known, kept = ~canvas.masked_positions(), self.kept or ("un" if step.shift else "decoded")
         cached: Tensor | None = step.memory.get("cached")
-        if self.kept == "decoded":
+        if kept == "decoded":
             step.memory["cached"] = known
             full = step.index < 2 or step.index % self.refresh == 0
             return True if full or cached is None else ~cached
         if cached is None:
             step.memory["cached"] = moved_left(known, last=False)
             return True
-        if self.kept == "prefill":
+        if kept == "prefill":
             return ~cached
-        step.memory["cached"] = self.cacheable(known)
+        step.memory["cached"] = cacheable(known, kept)
         return step.forward % self.refresh == 0 or ~cached
 
-    def cacheable(self, known: Tensor) -> Tensor:
-        """bool [batch, column]: whose keys and values may be kept after the next forward."""
-        if self.kept == "un":
-            return known.roll(-1, dims=1)  # as in the authors' code, the first column's flag goes to the last
-        right = torch.cat([known[:, 1:], known[:, -1:]], 1)
-        return known & right
+
+def cacheable(known: Tensor, kept: Kept) -> Tensor:
+    """bool [batch, column]: whose keys and values may be kept after the next forward."""
+    if kept == "un":
+        return known.roll(-1, dims=1)  # as in the authors' code, the first column's flag goes to the last
+    right = torch.cat([known[:, 1:], known[:, -1:]], 1)
+    return known & right
 
 
 def moved_left(flags: Tensor, last: bool) -> Tensor:

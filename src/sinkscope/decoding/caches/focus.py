@@ -27,7 +27,7 @@ class Focus(Received):
     sinks: Literal["keep", "drop"] | None = "keep"
 
     def due(self, canvas: Canvas, step: CacheStep) -> bool | Tensor:
-        if super().due(canvas, step) is True:
+        if "confidence" not in step.memory or super().due(canvas, step) is True:
             return True
         masks = canvas.masked_positions()
         masks[:, : step.block[0]] = False

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
+from resource import RUSAGE_SELF, getrusage
 from typing import Any, cast
 
 import torch
@@ -280,7 +281,7 @@ class PolicyForwards(Forwards):
         looks = [torch.stack(layers) for layers in self.kept_maps if len(layers) == len(self.layers)]
         return CacheUse(
             self.policy.name, sum(self.computed_share) / max(len(self.computed_share), 1), self.step.looks,
-            self.kept_bytes, self.peak_bytes, computed, torch.stack(looks) if looks else None,
+            self.kept_bytes, self.peak_bytes, 1024 * getrusage(RUSAGE_SELF).ru_maxrss, computed, torch.stack(looks) if looks else None,
         )  # fmt: skip
 
     def pooled_scores(self, window: Span) -> Tensor:

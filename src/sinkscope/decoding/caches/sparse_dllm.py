@@ -43,7 +43,11 @@ class SparseDLLM(Evicting):
         return step.index < FULL or super().due(canvas, step)
 
     def window(self, canvas: Canvas, step: CacheStep) -> Span:
-        return step.block  # of a shifted model too: its first column is known before the block runs alone
+        if step.index < FULL:  # a shifted model needs the row before the block, unless its first column is known by then
+            masked = bool(canvas.masked_positions()[:, step.block[0]].any())
+            step.memory["window"] = step.span(*step.block) if masked else step.block
+        window: Span = step.memory["window"]
+        return window
 
     def budget(self, outside: Tensor) -> Tensor:
         return (outside.double() * self.keep).floor().long()
@@ -56,7 +60,7 @@ class SparseDLLM(Evicting):
         query = step.memory["query", step.layer]  # [batch, head, dim]
         of_head = keys.repeat_interleave(query.shape[1] // keys.shape[1], dim=1)
         importance = (query[:, :, None] * of_head).sum(-1).mean(1)  # [batch, column]
-        start, stop = step.block
+        start, stop = self.window(canvas, step)
         outside = torch.cat([importance[:, :start], importance[:, stop:]], 1)
         pooled = max_pool1d(outside[:, None].float(), self.kernel, stride=1, padding=self.kernel // 2)[:, 0]
         ranked = rank_as_topk(pooled, int(pooled.shape[1] * self.keep))
