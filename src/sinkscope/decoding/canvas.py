@@ -262,8 +262,9 @@ class CacheUse:
     kept: Tensor | None = None  # bool [look, layer, batch, kv head, position]; with history only
 
     def to_dict(self) -> dict[str, Any]:
-        """Everything but the maps."""
-        return {name: value for name, value in vars(self).items() if name not in ("computed", "kept")}
+        """What is the same whenever the generation is repeated, the maps left out."""
+        without = ("computed", "kept", "process_peak_bytes")
+        return {name: value for name, value in vars(self).items() if name not in without}
 
 
 @dataclass(frozen=True)

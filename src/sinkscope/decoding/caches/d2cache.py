@@ -51,18 +51,20 @@ class D2Cache(CachePolicy):
         return wanted if step.forward > 1 else wanted | canvas.masked_positions()
 
     def watch(self, call: Call, canvas: Canvas, step: CacheStep) -> None:
-        shares = call.scores().float().softmax(-1).mean(1)  # [batch, query, column]
+        """Attention rollout: of columns that are not computed the flow stays as it is."""
+        flow = call.scores().float().softmax(-1).mean(1)  # [batch, query, column]
         batch, width = canvas.tokens.shape
-        unit = torch.eye(width, device=shares.device).expand(batch, -1, -1)
-        flow = unit.clone()
-        if call.queries == width:
-            flow = shares
-        else:
-            columns = step.memory["columns"].to(shares.device)
-            flow.scatter_(1, columns[..., None].expand_as(shares), shares)
-        flow = flow + unit
+        everything = torch.arange(width, device=flow.device).expand(batch, -1)
+        columns = everything if call.queries == width else step.memory["columns"].to(flow.device)
+        places = columns[..., None]
+        flow = flow.scatter_add(2, places, torch.ones_like(flow[..., :1]))
         flow = flow / flow.sum(-1, keepdim=True)
-        step.memory["rollout"] = flow if call.layer == 0 else flow @ step.memory["rollout"]
+        if call.layer == 0:
+            rollout = torch.eye(width, device=flow.device).repeat(batch, 1, 1)
+        else:
+            rollout = step.memory["rollout"]
+            flow = flow @ rollout
+        step.memory["rollout"] = rollout.scatter_(1, places.expand_as(flow), flow)
 
     def note(self, done: Step, canvas: Canvas, step: CacheStep) -> None:
         memory = step.memory
