@@ -58,9 +58,9 @@ BENCHMARKS := attention decode peers report scheduling sinks triton_aot
 bench: env
 	for name in $(BENCHMARKS); do $(BIN)/python benchmarks/$$name.py || exit 1; done
 
-# Every command of docs/tutorial/first-steps.md, in an empty folder, compared with the page; about 15 minutes.
+# Every command of docs/start/first-steps.md, in an empty folder, compared with the page; about 15 minutes.
 tutorial: env
-	$(BIN)/python docs/tutorial/run.py
+	$(BIN)/python docs/start/run.py
 
 docs: env
 	$(BIN)/python docs/generate.py

@@ -1,7 +1,7 @@
 """What the column sums cost: `attend` against torch's own attention, in time and memory; traced generation.
 
     python benchmarks/attention.py             # prints the tables
-    python benchmarks/attention.py --write     # … and writes docs/results/attention.md
+    python benchmarks/attention.py --write     # … and writes lab/results/attention.md
     python benchmarks/attention.py --against ../old     # this tree against another one, in turns
 
 Ratios are of medians, the sides taking turns within one process. On one thread time is processor time, so that other
@@ -28,7 +28,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-RESULTS = Path(__file__).parents[1] / "docs" / "results" / "attention.md"
+RESULTS = Path(__file__).parents[1] / "lab" / "results" / "attention.md"
 HEADS, DIM = 32, 128
 LENGTHS = {256: 32, 512: 32, 1024: 32, 2048: 16, 4096: 8}  # heads at each length: they are independent, fewer will do
 BLOCK, BLOCK_LENGTHS = 32, (1024, 4096)
@@ -366,7 +366,7 @@ def page(repeats: int) -> str:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--repeats", type=int, default=9)
-    parser.add_argument("--write", action="store_true", help=f"write docs/results/{RESULTS.name}")
+    parser.add_argument("--write", action="store_true", help=f"write lab/results/{RESULTS.name}")
     parser.add_argument("--against", type=Path, help="another checkout: compare this tree with it, and nothing else")
     parser.add_argument("--rounds", type=int, default=4, help="processes of each tree, with --against")
     parser.add_argument(

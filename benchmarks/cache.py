@@ -32,7 +32,7 @@ from sinkscope.statistics import adjusted, paired, wilson
 from sinkscope.study.schema import Study
 from sinkscope.tasks import problems
 
-OUT = Path(__file__).parents[1] / "docs" / "results"
+OUT = Path(__file__).parents[1] / "lab" / "results"
 WAYS = {
     "received": ("most attended", "#0072B2", "o"), "sinks": ("sinks first, then nearest", "#009E73", "s"),
     "recent": ("nearest", "#999999", "^"), "random": ("random", "#E69F00", "D"),
@@ -257,7 +257,7 @@ def page(points: Points, costs: dict[str, Any], runs: list[Path]) -> str:
     for run in runs:
         study = Study.load(run / "study.yaml")
         tasks = ", ".join(f"{task.problems} of {task.name}" for task in study.tasks)
-        file = "cache" if run.name == "cache" else f"docs/results/cache/{run.name}.study.yaml"
+        file = "cache" if run.name == "cache" else f"lab/results/cache/{run.name}.study.yaml"
         asked.append(f"`sinkscope study {file}` ({', '.join(study.models)}: {tasks})")
     return "\n".join([
         "# A cache that knows the sinks", "",
@@ -270,7 +270,7 @@ def page(points: Points, costs: dict[str, Any], runs: list[Path]) -> str:
         "Answers are compared with those without a cache, problem by problem, over the tasks that a model can do "
         "(≥ 10 % right without a cache). Intervals are 95 %, and p is McNemar's with Holm's correction over a model's conditions.",
         "", "![Right answers against the share of keys that is kept](cache/cache.png)", "",
-        "What it means: [speed from sinks](../explanation/speed-from-sinks.md). Data: `docs/results/cache`.", "",
+        "What it means: docs/findings/caches.md. Data: `results/cache`.", "",
         "## Ways of choosing, at the same share", "", "Points of accuracy, first less second, with p.", "",
         *duels(points), "", "## Everything", "",
         "Columns: positions that a generation computes, all forwards together. Keys per query: mean over its forwards, those "
@@ -285,7 +285,7 @@ def main() -> None:
     parser.add_argument("--cost", action="store_true", help="count and time every cache anew")
     parser.add_argument("--batch", type=int, default=10)
     parser.add_argument("--repeats", type=int, default=3)
-    parser.add_argument("--write", action="store_true", help="write docs/results/cache.md and the folder beside it")
+    parser.add_argument("--write", action="store_true", help="write lab/results/cache.md and the folder beside it")
     asked = parser.parse_args()
     folder = OUT / "cache"
     folder.mkdir(parents=True, exist_ok=True)

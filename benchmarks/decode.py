@@ -1,6 +1,6 @@
 """Decoding against a straightforward loop that computes all logits, and long canvases with every kind of cache.
 
-    python benchmarks/decode.py                  # prints both tables and writes docs/results/decode.md
+    python benchmarks/decode.py                  # prints both tables and writes lab/results/decode.md
     python benchmarks/decode.py --only caches    # one of them; the other stays as the page has it
 
 The loop: a random LLaDA-shaped model with the real vocabulary of 126464 rows; caches: see long_canvases.py. Each side runs
@@ -28,7 +28,7 @@ from sinkscope.models import Model
 from sinkscope.models.families.llada import LLaDA
 
 VOCABULARY, WIDTH, LAYERS, CANVAS, MASK = 126464, 512, 4, 512, 126336
-RESULTS = Path(__file__).parents[1] / "docs" / "results" / "decode.md"
+RESULTS = Path(__file__).parents[1] / "lab" / "results" / "decode.md"
 
 # Name → settings of ours, and whether the straightforward loop must give the same tokens (per_row is another stream).
 CASES: dict[str, tuple[dict[str, Any], bool]] = {

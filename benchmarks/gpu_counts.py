@@ -1,7 +1,7 @@
 """What a denoising step asks of a GPU: kernels, waits of the host, copies. Counted on a pretend GPU, so nothing is timed.
 
     python benchmarks/gpu_counts.py                # a model of LLaDA-8B's shape: batch 1 and 320 positions, batch 16 and 1280
-    python benchmarks/gpu_counts.py --write        # … and writes docs/results/gpu-counts.md
+    python benchmarks/gpu_counts.py --write        # … and writes lab/results/gpu-counts.md
     python benchmarks/gpu_counts.py --json --modes masked --shapes small    # one of them, with where the host waits
 
 The model has LLaDA-8B's 32 layers, 32 heads and 126464 tokens; its width is small, because counts do not depend on it.
@@ -28,7 +28,7 @@ from sinkscope.decoding import resolve_settings
 from sinkscope.models import Model
 from sinkscope.models.families.llada import LLaDA
 
-RESULTS = Path(__file__).parents[1] / "docs" / "results" / "gpu-counts.md"
+RESULTS = Path(__file__).parents[1] / "lab" / "results" / "gpu-counts.md"
 MODES = ("plain", "traced", "masked", "masked and traced", "random control", "random control, counter", "sampled")
 
 
@@ -214,7 +214,7 @@ def main() -> None:
     parser.add_argument("--modes", nargs="+", choices=MODES, default=list(MODES))
     parser.add_argument("--shapes", nargs="+", choices=list(SHAPES), default=list(SHAPES))
     parser.add_argument("--json", action="store_true")
-    parser.add_argument("--write", action="store_true", help=f"write docs/results/{RESULTS.name}")
+    parser.add_argument("--write", action="store_true", help=f"write lab/results/{RESULTS.name}")
     asked = parser.parse_args()
     pretend.PretendCuda.now = pretend.PretendCuda()
     model = model_of(asked.layers)

@@ -1,7 +1,7 @@
 """The study `keep` as a figure and a table: accuracy against memory, a line per policy, sinks kept, dropped, or as it is.
 
     sinkscope study keep -o runs/keep --no-report
-    python benchmarks/keep.py runs/keep --out docs/results
+    python benchmarks/keep.py runs/keep --out lab/results/keep
 
 Memory is the most that keys and values took between two forwards, per row of a batch, as a share of the dual cache's, which
 keeps all of them. Intervals are Wilson's, of the problems of one task and model.

@@ -3,7 +3,7 @@
     python benchmarks/decode.py --only caches
 
 A random model of 98 M parameters, of which a few steps are timed, not whole answers; each case in a process of its own, on
-one thread. What was measured is kept in docs/results/decode.json, so that a run that was broken off goes on.
+one thread. What was measured is kept in lab/results/decode.json, so that a run that was broken off goes on.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """What every key received in one forward of a model: sinkscope against transformers' eager attention and nnsight.
 
     python benchmarks/peers.py                     # prints the table, without nnsight
-    python benchmarks/peers.py --nnsight --write   # … with it, and writes docs/results/peers.md
+    python benchmarks/peers.py --nnsight --write   # … with it, and writes lab/results/peers.md
 
 nnsight is installed into a temporary environment of its own (or name one that has it with --nnsight-python). Every way
 runs in its own process, on one thread; the processes take turns, and all must find the same sums. Time is processor
@@ -27,7 +27,7 @@ from torch import Tensor
 
 from attention import MASK, extra_memory, machine, random_module
 
-RESULTS = Path(__file__).parents[1] / "docs" / "results" / "peers.md"
+RESULTS = Path(__file__).parents[1] / "lab" / "results" / "peers.md"
 LENGTHS = (512, 2048)
 WAYS = ("untouched", "sinkscope observe", "transformers eager", "nnsight")
 
@@ -153,7 +153,7 @@ def main() -> None:
     parser.add_argument("--repeats", type=int, default=9)
     parser.add_argument("--nnsight", action="store_true", help="install nnsight into a temporary environment")
     parser.add_argument("--nnsight-python", help="an environment that has nnsight already")
-    parser.add_argument("--write", action="store_true", help=f"write docs/results/{RESULTS.name}")
+    parser.add_argument("--write", action="store_true", help=f"write lab/results/{RESULTS.name}")
     parser.add_argument("--serve", choices=WAYS, help=argparse.SUPPRESS)
     parser.add_argument("--length", type=int, default=512, help=argparse.SUPPRESS)
     asked = parser.parse_args()

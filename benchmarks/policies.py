@@ -30,7 +30,7 @@ from sinkscope.decoding.loop import Denoiser
 from sinkscope.models import Model
 from sinkscope.models.families.llada import LLaDA
 
-RESULTS = Path(__file__).parents[1] / "docs" / "results" / "policies.md"
+RESULTS = Path(__file__).parents[1] / "lab" / "results" / "policies.md"
 BLOCK = 32
 TIMED = 9  # steps, the first one included; policies with a period of 7 show it
 CASES: dict[str, Any] = {
@@ -79,7 +79,7 @@ def run_case(case: str, canvas: int) -> None:
         "first": steps[0], "later": statistics.median(steps[1:]), "mean": statistics.mean(steps[1:]),
         "process": resident("VmHWM") - before,
         "kept": use.kept_bytes if use else 0, "peak": use.peak_bytes if use else 0,
-        "computed": use.computed_share if use else 1.0,
+        "computed": use.computed_share if use else BLOCK / canvas if case.startswith("floor") else 1.0,
     }  # fmt: skip
     print(json.dumps(found))
 
@@ -185,7 +185,7 @@ if __name__ == "__main__":
     parser.add_argument("--canvas", type=int, nargs="+", default=[2048, 8192])
     parser.add_argument("--case", choices=list(CASES))
     parser.add_argument("--measure", action="store_true", help="one case, as JSON")
-    parser.add_argument("--write", action="store_true", help="write docs/results/policies.md")
+    parser.add_argument("--write", action="store_true", help="write lab/results/policies.md")
     asked = parser.parse_args()
     if asked.measure:
         run_case(asked.case, asked.canvas[0])

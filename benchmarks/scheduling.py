@@ -1,8 +1,8 @@
 """How well units are spread over workers, and what the driver costs: a simulation with measured times, and empty units.
 
-python benchmarks/scheduling.py --measure      # time every unit of the study paper, into docs/results/scheduling-units.json
+python benchmarks/scheduling.py --measure      # time every unit of the study paper, into lab/results/scheduling-units.json
 python benchmarks/scheduling.py                # simulate with those times, and run 20,000 empty units
-python benchmarks/scheduling.py --write        # the same, into docs/results/scheduling.md
+python benchmarks/scheduling.py --write        # the same, into lab/results/scheduling.md
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from sinkscope.study.engine import Engine, ShouldStop, UnitQueue
 from sinkscope.study.schema import Study
 from sinkscope.study.units import Job, Unit, weigh
 
-RESULTS = Path(__file__).parent.parent / "docs" / "results"
+RESULTS = Path(__file__).parent.parent / "lab" / "results"
 TIMES = RESULTS / "scheduling-units.json"
 WORKERS = (1, 2, 8, 64, 512)
 EMPTY = 20_000

@@ -1,6 +1,6 @@
 """Sequential stopping by simulation: how often it decides wrongly, and how many problems it takes.
 
-python benchmarks/sequential.py > docs/results/sequential.md
+python benchmarks/sequential.py > lab/results/sequential.md
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Build the Triton kernels for GPUs that are not here, and write down what each one takes.
 
     python benchmarks/triton_aot.py                 # what calls really launch: prints the tables
-    python benchmarks/triton_aot.py --write         # … and writes docs/results/triton.md
-    python benchmarks/triton_aot.py --every --write # all masks × orders × ways to drop keys: docs/results/triton-every.md
+    python benchmarks/triton_aot.py --write         # … and writes lab/results/triton.md
+    python benchmarks/triton_aot.py --every --write # all masks × orders × ways to drop keys: lab/results/triton-every.md
 
 Triton and the ptxas inside its package need no GPU to make machine code. That shows that each variant builds, and what it asks
 for: registers, spills to memory, shared memory, and the instructions of its loop. It does not show speed; the floor on the page
@@ -25,7 +25,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-RESULTS = Path(__file__).parents[1] / "docs" / "results" / "triton.md"
+RESULTS = Path(__file__).parents[1] / "lab" / "results" / "triton.md"
 REGISTERS_MOST = 255  # per thread
 ITEM_SIZES = {"fp32": 4, "fp16": 2, "bf16": 2}
 MASKS = ("none", "bool", "additive", "keys")
@@ -405,7 +405,7 @@ def main() -> None:
     parser.add_argument("--architectures", nargs="+", type=int, default=list(CARDS))
     parser.add_argument("--every", action="store_true", help="all combinations of masks, orders and dropped keys")
     parser.add_argument("--errors", action="store_true", help="only the table of errors, where TRITON_INTERPRET=1")
-    parser.add_argument("--write", action="store_true", help=f"write docs/results/{RESULTS.name}")
+    parser.add_argument("--write", action="store_true", help=f"write lab/results/{RESULTS.name}")
     asked = parser.parse_args()
     if asked.errors:
         print_errors()

@@ -9,20 +9,20 @@ from pathlib import Path
 from sinkscope.results import matrix
 from sinkscope.results.rows import Claim, need_results
 
-RESULTS = Path(__file__).parent / "results"
-PAGE = RESULTS / "claims.md"
-ANSWER = Path(__file__).parent / "explanation" / "what-agrees.md"
+RESULTS = Path(__file__).parents[1] / "results"
+PAGE = Path(__file__).parent / "reference" / "claims.md"
+ANSWER = Path(__file__).parent / "findings" / "index.md"
 MARKERS = ("<!-- claims: begin -->", "<!-- claims: end -->")
 # The run that answers for a claim and a model is the first of these that tests it; if none tests it, the first that has it.
 RUNS = (
-    "pair/two-by-two-arm.json", "pair/two-by-two-dlm.json", "pair/one-by-one.json", "pair/pair.json", "paper/fair.json",
-    "paper/strong.json", "paper/places.json", "block_causal/whole.json", "nemotron/both-modes.json", "paper/results.json",
+    "pair/two-by-two-arm", "pair/two-by-two-dlm", "pair/one-by-one", "pair/pair", "paper/fair",
+    "paper/strong", "paper/places", "block_causal/whole", "nemotron/both-modes", "paper/tiny",
 )  # fmt: skip
 INTRODUCTION = """# The paper's claims by model
 
 + supports, − contradicts, ? undecided, · no test: fewer than 20 traced generations, or the model lacks what the claim is about.
 A cell has the mark, the estimate with its 95 % interval, n, and the number of the run that answers it.
-[Reading claims](../how-to/reading-verdicts.md) explains how a cell is decided; `sinkscope report RUN` shows control and reason.
+[Read results](../guides/read-results.md) explains how a cell is decided; `sinkscope report RUN` shows control and reason.
 """
 
 
@@ -44,7 +44,7 @@ def models() -> list[str]:
 
 def page() -> str:
     """Every cell with its figure and its run."""
-    runs = "\n".join(f"{number}. [{name}]({name})" for number, name in enumerate(RUNS, 1))
+    runs = "\n".join(f"{number}. `results/{name}`" for number, name in enumerate(RUNS, 1))
     return "\n".join([INTRODUCTION, *_table(_cell), "", "Runs:", "", runs])
 
 

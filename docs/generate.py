@@ -12,11 +12,11 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).parent))  # for those that run this file by its path
 import claims
-import figures_of_runs
 import interface
+import run_tables
 
 REFERENCE = Path(__file__).parent / "reference"
-ARCHITECTURE = Path(__file__).parent / "explanation" / "architecture.md"
+ARCHITECTURE = Path(__file__).parents[1] / "CONTRIBUTING.md"
 PACKAGES = ("<!-- packages: begin -->", "<!-- packages: end -->")
 NOTE = "<!-- Written by docs/generate.py from the code: change the docstrings there, then run `make docs`. -->"
 
@@ -192,7 +192,7 @@ def pages() -> dict[Path, str]:
         ARCHITECTURE: architecture(),
         claims.PAGE: claims.page(),
         claims.ANSWER: claims.answer(),
-        **figures_of_runs.pages(),
+        **run_tables.pages(),
     }
     return {path: text.rstrip() + "\n" for path, text in written.items()}
 

@@ -14,8 +14,8 @@ from pathlib import Path
 from typing import Any
 
 EXAMPLES = Path(__file__).parent / "reference" / "examples.py"
-# What a package of one's own is made of; the how-to pages have the rest of sinkscope.extend.
-EXTEND = ("Intervention", "Selector", "Call", "Change", "Memory", "Setting")
+# What a package of one's own is made of; the guide on extensions has the rest of sinkscope.extend.
+EXTEND = ("Intervention", "Selector", "Call", "Change", "Memory", "Label")
 WIDTH = 76  # of a signature
 SHOWN = 6  # optional parameters of a signature
 # Names of types that say less than the type itself.
@@ -63,7 +63,7 @@ def page(note: str) -> str:
     parts += [
         "## Interventions of your own",
         "",
-        "From `sinkscope.extend`; [how to write one](../how-to/your-own-intervention.md).",
+        "From `sinkscope.extend`; [how to write one](../guides/extend.md).",
         "",
     ]
     for name in EXTEND:

@@ -69,7 +69,7 @@ def adapter_card(
         "|---|---|---|---|---|",
         *_rows(curve),
         "",
-        f"The whole curve: `docs/results/pair/{recipe.name}.jsonl`.",
+        f"The whole curve: `lab/results/pair/{recipe.name}.jsonl`.",
         "",
         "## What it is not",
         "A better language model: it was trained on six kinds of small problems, and what it could do beyond them was not "

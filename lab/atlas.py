@@ -1,6 +1,6 @@
 """The atlas: entries in atlas/, checked one by one, and the page that compares them with the paper and with each other.
 
-`python -m lab.atlas` checks every entry and writes docs/atlas.md; `--check` writes nothing. Files named behind it are
+`python -m lab.atlas` checks every entry and writes docs/reference/atlas.md; `--check` writes nothing. Files named behind it are
 checked alone: `python -m lab.atlas entry.json`.
 """
 
@@ -25,7 +25,7 @@ from sinkscope.results.rows import ClaimVerdict
 
 ROOT = Path(__file__).parents[1]
 FOLDER = ROOT / "atlas"
-PAGE = ROOT / "docs" / "atlas.md"
+PAGE = ROOT / "docs" / "reference" / "atlas.md"
 LARGEST = 4 << 20  # bytes of an entry
 SAME = 2e-6  # what rounding may change
 BELOW = ("sinks_move", "arm_sink", "deeper_fewer", "confidence")  # claims that a statistic is below its limit
@@ -214,7 +214,7 @@ def page(entries: Mapping[str, Entry]) -> str:
         "<!-- Written by `python -m lab.atlas` from atlas/*.json: add an entry there, then run it. -->",
         "",
         "Every entry is one run, exported by `sinkscope export` and checked here: its schema, its controls, and that every "
-        "rate, interval and claim follows from the counts. [How to add yours](how-to/contribute-a-run.md).",
+        "rate, interval and claim follows from the counts. [How to add yours](../guides/studies.md#share-a-result).",
         "",
         "Models are marked by size: *miniature* below 100 M parameters, *small* below 1 B, *full size* from there on. A "
         "miniature shows that an effect can occur. It does not show that it occurs in a model of 8 B.",

@@ -92,7 +92,7 @@ def card(
         "",
         "Measured on a fixed probe batch, Threshold(3, unit sum). For a causal model the first positions are seen by more "
         "queries than others, so even uniform attention gives position 0 a column sum of about ln(length) + 0.58. "
-        f"The whole curve: `docs/results/training/{recipe.name}.jsonl`.",
+        f"The whole curve: `lab/results/training/{recipe.name}.jsonl`.",
         "",
         "## What it is not",
         "A language model. It knows some 450 tokens, six kinds of small problems (seven with pictures) and nothing else; "

@@ -1,4 +1,4 @@
-"""Judge the claims of committed runs again from their rows: `python -m lab.rejudge [FOLDER]`, after a rule has changed."""
+"""Judge the claims of committed runs again from their rows: `python -m lab.rejudge [FOLDER …]`, after a rule has changed."""
 
 from __future__ import annotations
 
@@ -16,16 +16,15 @@ from sinkscope.results.claims import judge_claims, verdicts_of
 from sinkscope.results.rows import SCHEMA, Results
 from sinkscope.study.store import as_json
 
-RESULTS = Path(__file__).parents[1] / "docs" / "results"
+ROOT = Path(__file__).parents[1]
+RESULTS = (ROOT / "results", ROOT / "lab" / "results")
 MARGIN = 5.0  # points, of runs that did not record theirs
 
 
-def committed_runs(folder: Path = RESULTS) -> Iterator[Path]:
-    """Every results.json of a study below a folder, whatever its name."""
-    for path in sorted(folder.rglob("*.json")):
-        found = json.loads(path.read_text(encoding="utf-8"))
-        if isinstance(found, dict) and {"schema", "cells", "run", "dynamics"} <= found.keys():
-            yield path
+def committed_runs(*folders: Path) -> Iterator[Path]:
+    """Every results.json of a run below these folders."""
+    for folder in folders or RESULTS:
+        yield from sorted(folder.rglob("results.json"))
 
 
 def rejudge(values: dict[str, Any]) -> Results:
@@ -38,10 +37,10 @@ def rejudge(values: dict[str, Any]) -> Results:
 
 
 def main() -> None:
-    for path in committed_runs(Path(sys.argv[1]) if len(sys.argv) > 1 else RESULTS):
+    for path in committed_runs(*map(Path, sys.argv[1:])):
         results = rejudge(json.loads(path.read_text(encoding="utf-8")))
         write_file(path, as_json(results.to_dict()))
-        print(f"{path.name}: {len(results.claims)} claims")
+        print(f"{path.parent.name}: {len(results.claims)} claims")
 
 
 if __name__ == "__main__":

@@ -1,6 +1,6 @@
 """A soak: studies on two workers for hours, while processes are killed, the disk is filled and the clock jumps.
 
-    python -m lab.soak --minutes 120 --out docs/results/soak
+    python -m lab.soak --minutes 120 --out lab/results/soak
 
 An undisturbed run is made first. Then the same study is run again and again, by local processes, in shards and on Ray in
 turn. Every so often something happens to it: the driver or a worker is killed with −9, the disk is full for some seconds,
@@ -505,7 +505,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--problems", type=int, default=40, help="of each of two tasks")
     parser.add_argument("--engines", default=",".join(ENGINES))
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--out", type=Path, default=Path("docs/results/soak"))
+    parser.add_argument("--out", type=Path, default=Path("lab/results/soak"))
     asked = parser.parse_args(arguments)
     ctypes.CDLL(None).prctl(ADOPT, 1)  # what a killed driver leaves behind becomes a child of this process
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that what was mounted and started is taken away

@@ -1,4 +1,4 @@
-"""Packages of others, as pip would install them: from a folder with a pyproject.toml, or from a how-to page."""
+"""Packages of others, as pip would install them: from a folder with a pyproject.toml, or from the guide on extensions."""
 
 from __future__ import annotations
 
@@ -9,20 +9,31 @@ import sys
 import zipfile
 from pathlib import Path
 
-HOW_TO = Path(__file__).parents[1] / "docs" / "how-to"
+PAGE = Path(__file__).parents[1] / "docs" / "guides" / "extend.md"
+FILE = re.compile(r"[Ss]ave\s+it\s+as\s+`([\w.-]+)`[^`]*?```\w+\n(.*?)```", re.S)
 
 
-def blocks(page: str, language: str) -> list[str]:
-    text = (HOW_TO / f"{page}.md").read_text(encoding="utf-8")
-    return re.findall(rf"```{language}\n(.*?)```", text, re.S)
+def section(heading: str) -> str:
+    """The text below a heading of the guide."""
+    text = PAGE.read_text(encoding="utf-8")
+    return text.split(f"\n## {heading}\n")[1].split("\n## ")[0]
 
 
-def saved(page: str, folder: Path) -> Path:
-    """The project of a page: its pyproject.toml, and every block behind "Save it as `NAME`"."""
-    text = (HOW_TO / f"{page}.md").read_text(encoding="utf-8")
+def blocks(heading: str, language: str) -> list[str]:
+    return re.findall(rf"```{language}\n(.*?)```", section(heading), re.S)
+
+
+def saved(heading: str, folder: Path) -> Path:
+    """The project of a section: every block behind "Save it as `NAME`", and the guide's pyproject.toml with its names."""
+    files = FILE.findall(section(heading))
+    (module,) = (name.removesuffix(".py") for name, _ in files if name.endswith(".py"))
+    project = re.findall(r"```toml\n(.*?)```", PAGE.read_text(encoding="utf-8"), re.S)[0]
+    project = project.replace("fade-sinks", module.replace("_", "-")).replace("fade_sinks", module)
+    listed = ", ".join(f'"{name}"' for name, _ in files)
     folder.mkdir(parents=True, exist_ok=True)
-    (folder / "pyproject.toml").write_text(blocks(page, "toml")[0], encoding="utf-8")
-    for name, content in re.findall(r"[Ss]ave\s+it\s+as\s+`([\w.-]+)`[^`]*?```\w+\n(.*?)```", text, re.S):
+    project = re.sub(r"only-include = .*", f"only-include = [{listed}]", project)
+    (folder / "pyproject.toml").write_text(project, encoding="utf-8")
+    for name, content in files:
         (folder / name).write_text(content, encoding="utf-8")
     return folder
 

@@ -1,7 +1,7 @@
 """Half precision × family × cache × trace × mask × padding: a pairwise cover for the tests, and all of it by a command.
 
 python tests/precision_cases.py            # every combination; prints what fails, and ends with 1 if anything does
-python tests/precision_cases.py --write    # … and writes docs/results/precision.md
+python tests/precision_cases.py --write    # … and writes lab/results/precision.md
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from golden_sets import NEWER, newer, newest
 from made_models import make_fast_dllm, make_llada_moe, make_open_dcoder
 from sinkscope.decoding import resolve_settings
 
-RESULTS = Path(__file__).parents[1] / "docs" / "results" / "precision.md"
+RESULTS = Path(__file__).parents[1] / "lab" / "results" / "precision.md"
 SPARSE = sk.SparseCache(keep=0.5)
 CANVAS: tuple[object, ...] = (None, "prefix", "dual")
 WHOLE: tuple[object, ...] = (*CANVAS, SPARSE)

@@ -69,7 +69,7 @@ def test_check_of_a_broken_model(tmp_path: Path, capsys: pytest.CaptureFixture[s
     captured = capsys.readouterr()
     said = json.loads(captured.out)
     assert [check["status"] for check in said["checks"]] == ["failed"]
-    assert "is not a whole safetensors file" in captured.err
+    assert "model.safetensors" in captured.err and "Traceback" not in captured.err
 
 
 BAD = [
@@ -79,7 +79,7 @@ BAD = [
     (["generate", "{talking}", "Tom has", "--length", "32", "--block", "8", "--steps", "6"], "4 blocks"),
     (["generate", "{talking}", "Tom has", "--length", "8", "--steps", "9"], "9 steps"),
     (["generate", "{talking}", "Tom has", "--length", "2000"], "128 positions"),
-    (["generate", "{talking}", "Tom has", "--algorithm", "entropy"], "Dream"),
+    (["generate", "{talking}", "Tom has", "--algorithm", "entropy"], "no effect"),
     (["generate", "{talking}", "Tom has", "--dtype", "float99"], "float32"),
     (["generate", str(HERE / "llada"), "Tom has"], "without a tokenizer"),
     (["generate", "nobody/nothing", "Tom has"], "HF_HUB_OFFLINE"),

@@ -19,7 +19,6 @@ from sinkscope.study.schema import Study, shipped
 
 ROOT = Path(__file__).parents[1]
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md"))]
-LOGS = ("notebook.md", "decisions.md")  # name commands of their time
 START = re.compile(r"^(?:\$ )?((?:sinkscope|python -m|make) .*)$")
 PLACEHOLDER = re.compile(r"^[A-Z][A-Z_]*$|…|^\.\.\.$|[<>{}*|]")
 
@@ -33,7 +32,7 @@ def commands(page: Path) -> list[str]:
     return [re.split(r"\s#|;|&&|\s\|\s|, with", one)[0].strip() for one in found]
 
 
-EVERY = sorted({one for page in PAGES if page.name not in LOGS for one in commands(page)})
+EVERY = sorted({one for page in PAGES for one in commands(page)})
 
 
 def test_there_are_commands_to_check() -> None:

@@ -5,7 +5,6 @@ These run the program itself. Most end before torch is imported, so that they ar
 
 from __future__ import annotations
 
-import functools
 import os
 import signal
 import subprocess
@@ -117,13 +116,19 @@ def test_warnings_of_other_libraries_are_plain_lines(tmp_path: Path) -> None:
     assert lines[0].startswith("sinkscope: warning: Glyph 27")
 
 
+def _hear_signals() -> None:
+    """A child of nohup or of a background job inherits that it ignores some."""
+    signal.signal(signal.SIGHUP, signal.SIG_DFL)
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP, signal.SIGINT])
 def test_signals_end_like_ctrl_c(number: signal.Signals, tmp_path: Path) -> None:
     """While it waits for a prompt; studies with workers have a test of their own."""
     child = subprocess.Popen(
         [*PROGRAM, "generate", "tiny-llada", "-"],
         stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, cwd=tmp_path,
-        preexec_fn=functools.partial(signal.signal, signal.SIGHUP, signal.SIG_DFL),  # noqa: PLW1509  nohup is inherited
+        preexec_fn=_hear_signals,  # noqa: PLW1509
     )  # fmt: skip
     _until_it_reads(child)
     child.send_signal(number)

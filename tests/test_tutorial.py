@@ -12,8 +12,8 @@ import pytest
 from sinkscope.cli.app import run as command
 
 DOCS = Path(__file__).parents[1] / "docs"
-PAGE = (DOCS / "tutorial" / "first-steps.md").read_text(encoding="utf-8")
-TUTORIAL = runpy.run_path(str(DOCS / "tutorial" / "run.py"))
+PAGE = (DOCS / "start" / "first-steps.md").read_text(encoding="utf-8")
+TUTORIAL = runpy.run_path(str(DOCS / "start" / "run.py"))
 COMMANDS = TUTORIAL["commands"](PAGE)
 # One load of the model; the rest of the page takes minutes, and runs in `make tutorial`.
 FAST = ("sinkscope trace", "sinkscope sinks", "sinkscope report", "sinkscope figures")
@@ -28,7 +28,7 @@ def test_the_page_goes_through_every_command_it_promises() -> None:
 
 
 def test_the_page_shows_what_make_tutorial_printed() -> None:
-    kept = (DOCS / "results" / "tutorial.txt").read_text(encoding="utf-8")
+    kept = (DOCS.parent / "lab" / "results" / "tutorial.txt").read_text(encoding="utf-8")
     for one in COMMANDS:
         shown = one.output.removesuffix("…")  # the page may leave the rest out
         assert f"$ {one.line}\n{shown}" in kept, f"{one.line}: run make tutorial"

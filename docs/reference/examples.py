@@ -142,12 +142,17 @@ other = sk.MaskInstead(of=sk.MaskSinks(k=1), positions=(2,))  # position 2, wher
 with sk.intervene(model, other):
     model.generate(prompt, **short)
 
+# ---- MaskOthers
+others = sk.MaskOthers(of=sk.MaskSinks(k=1), kinds="structural")  # all special tokens but the sink, in the same heads
+with sk.intervene(model, others):
+    model.generate(prompt, **short)
+
 # ---- CutContext
 with sk.intervene(model, sk.CutContext(0.25, 0.5)):  # the second quarter of the prompt is hidden
     model.generate(prompt, **short)
 
 # ---- Attenuate
-with sk.intervene(model, sk.Attenuate(of=sk.MaskSinks(k=1), by=0.5)):  # sinks lose half of what they draw
+with sk.intervene(model, sk.Attenuate(of=sk.MaskSinks(k=1), by=0.5)):  # sinks lose half of the attention they receive
     model.generate(prompt, **short)
 
 # ---- PenaliseSinks

@@ -1,1 +1,1 @@
-"""Experiments that were run once: each is one command, and its results stand in docs/results."""
+"""Experiments that were run once: each is one command, and its results stand in lab/results."""

@@ -1,6 +1,6 @@
 """Where the sinks of runs stand, whether they move, and how many there are by each rule; from the units of finished runs.
 
-    python -m lab.experiments.block_sinks runs/whole [RUN …] > docs/results/block_causal/places.md
+    python -m lab.experiments.block_sinks runs/whole [RUN …] > lab/results/block_causal/places.md
 
 Every figure is a mean over generations; intervals are 95 %, with whole generations drawn again 2000 times.
 """

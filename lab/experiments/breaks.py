@@ -1,10 +1,10 @@
 """Where the paper's explanations would break: right answers per order of committing, and beside windows, with paired intervals.
 
-    sinkscope study docs/results/breaks/orders.yaml -o runs/orders --workers 1
-    sinkscope study docs/results/breaks/orders-dream.yaml -o runs/orders-dream --workers 1
-    sinkscope study docs/results/breaks/left-to-right.yaml -o runs/left-to-right --workers 1
-    sinkscope study docs/results/breaks/paths.yaml -o runs/paths --workers 1
-    python -m lab.experiments.breaks --take runs --write    # answers into docs/results/breaks, and breaks.md from them
+    sinkscope study lab/results/breaks/orders.yaml -o runs/orders --workers 1
+    sinkscope study lab/results/breaks/orders-dream.yaml -o runs/orders-dream --workers 1
+    sinkscope study lab/results/breaks/left-to-right.yaml -o runs/left-to-right --workers 1
+    sinkscope study lab/results/breaks/paths.yaml -o runs/paths --workers 1
+    python -m lab.experiments.breaks --take runs --write    # answers into lab/results/breaks, and breaks.md from them
 
 `--take` puts the answers of runs in place of the stored ones, model by model, so that a run of one model leaves the others'.
 An order is judged by what masking costs under it beyond what it costs under confidence, problem by problem: the difference of
@@ -21,7 +21,7 @@ import polars as pl
 
 from sinkscope.statistics import bootstrap
 
-OUT = Path(__file__).parents[2] / "docs" / "results" / "breaks"
+OUT = Path(__file__).parents[2] / "lab" / "results" / "breaks"
 MODELS = ("tiny-llada", "tiny-dream", "tiny-mmada")
 RUNS = ("orders", "orders-dream", "left-to-right", "paths")
 ORDERS = {
@@ -119,7 +119,7 @@ def main() -> None:
     parser.add_argument(
         "--take", type=Path, metavar="RUNS", help="folder of the runs whose answers are to be stored first"
     )
-    parser.add_argument("--write", action="store_true", help="into docs/results/breaks")
+    parser.add_argument("--write", action="store_true", help="into lab/results/breaks")
     given = parser.parse_args()
     if given.take is not None:
         take(given.take)

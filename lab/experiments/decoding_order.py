@@ -2,7 +2,7 @@
 
 Dream-like decoding at T = 0.1, at T = 0, and in random order:
 
-    python -m lab.experiments.decoding_order > docs/results/decoding-order.md
+    python -m lab.experiments.decoding_order > lab/results/decoding-order.md
 
 At T = 0.1 many confidences are 1, and of equal ones the leftmost is committed: decoding is then nearly left to right. If
 a sink moves because the frontier does, it must follow the leftmost open position there, and must not in random order.

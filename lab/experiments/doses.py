@@ -1,6 +1,6 @@
 """Dose against cost, by whose attention is taken: `python -m lab.experiments.doses RESULTS…`.
 
-RESULTS: results.json of runs of docs/results/pair/doses.yaml, or of a smaller study with the same conditions.
+RESULTS: results.json of runs of lab/results/pair/doses.yaml, or of a smaller study with the same conditions.
 The dose is the share of all attention that a condition took, as measured in that task; tasks are never pooled. The cost is the
 change of right answers against the unmasked run on the same problems, with its interval of 95 %. There is a row of panels per task.
 """
@@ -13,7 +13,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-OUT = Path("docs/results/pair/doses.md")
+OUT = Path("lab/results/pair/doses.md")
 KINDS = {
     "sink": ("strong sinks, weakened", "o-", "#c0392b"),
     "matched": ("random keys of their mass, weakened", "s--", "#2c7fb8"),

@@ -1,6 +1,6 @@
 """What went wrong in the committed answers, step by step: `python -m lab.experiments.error_types`.
 
-Reads every table of answers in docs/results (problem numbers and texts), draws the same problems again, and grades each answer
+Reads every table of answers in lab/results (problem numbers and texts), draws the same problems again, and grades each answer
 to a sum by its first error (lab.experiments.grading). Answers whose verdict is not what the table says are of another draw:
 those tables are left out, by name. Shares have Wilson intervals of 95 %.
 """
@@ -18,8 +18,8 @@ from lab.experiments.grading import GRADED, KINDS, grade
 from sinkscope.statistics import wilson
 from sinkscope.tasks import Problem, problems
 
-RESULTS = Path("docs/results")
-PAIR = RESULTS / "pair"
+RESULTS = Path("results")
+OUT = Path("lab/results/pair")
 SEEDS = (0, 1, 2)  # a study whose problems are none of these is left out
 
 
@@ -73,7 +73,7 @@ def _cell(count: int, n: int) -> str:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--out", type=Path, default=PAIR / "error-types.md")
+    parser.add_argument("--out", type=Path, default=OUT / "error-types.md")
     given = parser.parse_args()
     page = [
         "# Error types of the committed answers to sums", "",
@@ -84,9 +84,7 @@ def main() -> None:
     ]  # fmt: skip
     left_out, frames = [], []
     table_of_all = given.out.with_suffix(".parquet")
-    for path in sorted(RESULTS.rglob("*.parquet"), key=lambda path: (path.parent != PAIR, str(path))):
-        if path == table_of_all:
-            continue
+    for path in sorted(RESULTS.rglob("*.parquet"), key=lambda path: (path.parent.parent.name != "pair", str(path))):
         table = graded(path)
         name = str(path.relative_to(RESULTS))
         if table is None:

@@ -1,8 +1,8 @@
-"""The tables of docs/results/inside, from the files beside them.
+"""The tables of lab/results/inside, from the files beside them.
 
     python -m lab.experiments.inside --write
 
-The files come from these commands, with O=docs/results/inside and T="tiny-llama tiny-llada tiny-dream tiny-mmada":
+The files come from these commands, with O=lab/results/inside and T="tiny-llama tiny-llada tiny-dream tiny-mmada":
 
     python -m lab.experiments.heads $T -n 32 --out $O/heads
     python -m lab.experiments.why $T -n 16 --out $O/why
@@ -33,7 +33,7 @@ from typing import Any
 
 from lab.experiments.heads import correlations
 
-OUT = Path(__file__).parents[2] / "docs" / "results" / "inside"
+OUT = Path(__file__).parents[2] / "lab" / "results" / "inside"
 ORDER = ("tiny-llama", "tiny-llada", "tiny-dream", "tiny-mmada", "smol-llama", "smol-dream")
 
 
@@ -158,7 +158,7 @@ def answers() -> list[str]:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--write", action="store_true", help="into docs/results/inside/details.md")
+    parser.add_argument("--write", action="store_true", help="into lab/results/inside/details.md")
     sections = [part() for part in (channels, heads, why, clock, answers) if (OUT / part.__name__).is_dir()]
     head = [
         "# Inside the denoising loop: all figures",

@@ -1,6 +1,6 @@
 """Are the strongest keys of a long context sinks, or the facts that were asked for? `python -m lab.experiments.needles`.
 
-A cache that drops the strongest sixteenth of the keys ruins tiny-long (docs/results/cache.md). Those keys may be sinks, or the
+A cache that drops the strongest sixteenth of the keys ruins tiny-long (lab/results/cache.md). Those keys may be sinks, or the
 lines that hold the answer. Here the two are told apart. *Facts* are the tokens of the lines that the answer needs, *question* is
 the last line. The other lines of the prompt do not matter for the answer.
 
@@ -33,7 +33,7 @@ from sinkscope.models.model import Model
 from sinkscope.statistics import change_interval, wilson
 from sinkscope.tasks import Problem, problems
 
-OUT = Path("docs/results/cache/needles.md")
+OUT = Path("lab/results/cache/needles.md")
 FACTS = {"needle": ("Card: ",), "errands": ("Now ", "Please ")}
 LENGTH = 24  # of the canvas
 PART = 16  # one key in so many is hidden

@@ -34,7 +34,7 @@ from sinkscope.models.model import Model, pad
 from sinkscope.statistics import bootstrap, change_interval
 from sinkscope.tasks import Problem, problems
 
-OUT = Path("docs/results/pair/order-mechanism.md")
+OUT = Path("lab/results/pair/order-mechanism.md")
 LENGTH, BLOCK = 40, 8
 STRONG = sk.HeadShare(0.3)
 ORDERS = {

@@ -31,7 +31,7 @@ from sinkscope.models import Model
 from sinkscope.statistics import bootstrap
 from sinkscope.study.units.likelihood import held_out
 
-OUT = Path(__file__).parents[2] / "docs" / "results" / "protocols"
+OUT = Path(__file__).parents[2] / "lab" / "results" / "protocols"
 PROTOCOLS = {"clean": (), "a": (0, 1), "b": (1,)}  # in which of the two forwards the key is hidden
 KEYS = 16  # keys whose share is shown
 
@@ -223,7 +223,7 @@ def main() -> None:
     parser.add_argument("--models", nargs="+", default=["tiny-llama", "smollm2-135m"])
     parser.add_argument("--data", type=Path, help="folder with gsm8k_test.jsonl")
     parser.add_argument("--count", type=int, default=16, help="texts per source")
-    parser.add_argument("--write", action="store_true", help="into docs/results/protocols")
+    parser.add_argument("--write", action="store_true", help="into lab/results/protocols")
     given = parser.parse_args()
     results = [measure(name, given.data, given.count) for name in given.models]
     print(as_markdown(results))

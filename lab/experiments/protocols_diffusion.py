@@ -33,7 +33,7 @@ from sinkscope.sinks.kinds import KINDS, STRUCTURAL, KindsOf
 from sinkscope.statistics import bootstrap
 from sinkscope.tasks.problem import Problem
 
-OUT = Path(__file__).parents[2] / "docs" / "results" / "protocols"
+OUT = Path(__file__).parents[2] / "lab" / "results" / "protocols"
 CACHES = {"recomputed": None, "prefix cache": "prefix", "dual cache": "dual"}
 KEYS = ("nothing", "top key", "structural key", "random key")
 LENGTH, BLOCK, RANKS = 24, 8, 12
@@ -220,7 +220,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--models", nargs="+", default=["tiny-llada", "tiny-dream", "tiny-mmada"])
     parser.add_argument("--count", type=int, default=50, help="problems per kind")
-    parser.add_argument("--write", action="store_true", help="into docs/results/protocols")
+    parser.add_argument("--write", action="store_true", help="into lab/results/protocols")
     parser.add_argument(
         "--parts", type=Path, default=Path("runs/protocols-diffusion"), help="what is measured is kept here"
     )

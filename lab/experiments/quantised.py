@@ -36,7 +36,7 @@ from sinkscope.statistics import bootstrap, paired, wilson
 from sinkscope.tasks.problem import Problem
 from sinkscope.tracing.states import FEWEST_ROWS, drift
 
-OUT = Path("docs/results/quantised")
+OUT = Path("lab/results/quantised")
 WEIGHTS = ("float32", "bfloat16", *SCHEMES)
 STRONG, BATCH = 0.3, 8
 CONDITIONS: dict[str, Any] = {

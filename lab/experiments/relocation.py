@@ -21,7 +21,7 @@ from sinkscope.sinks.rules import Columns, Rule
 from sinkscope.statistics import bootstrap
 from sinkscope.tasks import problems
 
-OUT = Path("docs/results/pair/relocation.md")
+OUT = Path("lab/results/pair/relocation.md")
 FEWEST_ROWS = 8
 
 

@@ -27,7 +27,7 @@ from sinkscope.models.model import Model
 from sinkscope.statistics import bootstrap
 from sinkscope.tasks import problems
 
-OUT = Path("docs/results/pair/row0.md")
+OUT = Path("lab/results/pair/row0.md")
 MASKS = ("causal", "causal, row 0 sees all", "bidirectional", "bidirectional, row 0 sees itself")
 STRONG, FEWEST_ROWS = 0.3, 4
 

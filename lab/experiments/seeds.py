@@ -1,12 +1,12 @@
 """The same training with three seeds, and with other text: what one run can tell, and where sinks form.
 
     python -m lab.experiments.seeds train --out runs/seeds            # trains; rerun to resume
-    sinkscope study docs/results/seeds/seeds.yaml -o runs/seeds-study --workers 1
+    sinkscope study results/seeds/seeds/study.yaml -o runs/seeds-study --workers 1
     python -m lab.experiments.seeds train --out runs/seeds --recipes seed-llada-letters
-    sinkscope study docs/results/seeds/letters.yaml -o runs/letters-study --workers 1
-    python -m lab.experiments.seeds table docs/results/seeds/seeds.json docs/results/seeds/letters.json --write
+    sinkscope study lab/results/seeds/letters/study.yaml -o runs/letters-study --workers 1
+    python -m lab.experiments.seeds table results/seeds/seeds/results.json lab/results/seeds/letters/results.json --write
 
-The last takes results.json of runs, wherever they are kept, and writes docs/results/seeds/seeds.md.
+The last takes results.json of runs, wherever they are kept, and writes lab/results/seeds/seeds.md.
 
 Recipes: seed-llama and seed-llada (text as the tiny family writes it), seed-llada-bare (no punctuation, line breaks, chat
 markers or begin token) and seed-llada-letters (every character a token). The weights are not kept.
@@ -28,7 +28,7 @@ from lab.recipe import load_recipe
 from lab.train import train
 from sinkscope.sinks.kinds import STRUCTURAL
 
-OUT = Path(__file__).parents[2] / "docs" / "results" / "seeds"
+OUT = Path(__file__).parents[2] / "lab" / "results" / "seeds"
 RECIPES = ("seed-llada", "seed-llada-bare", "seed-llama")
 # What a condition is called in the table, by its label in results.json.
 SHOWN = {
@@ -155,7 +155,7 @@ def main() -> None:
     training.add_argument("--seeds", nargs="+", type=int, default=[0, 1, 2])
     showing = verbs.add_parser("table")
     showing.add_argument("runs", nargs="+", type=Path)
-    showing.add_argument("--write", action="store_true", help="into docs/results/seeds")
+    showing.add_argument("--write", action="store_true", help="into lab/results/seeds")
     given = parser.parse_args()
     if given.verb == "train":
         train_all(given.recipes, given.seeds, given.out)

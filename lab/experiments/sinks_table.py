@@ -134,7 +134,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         head = (
             "# Sinks in the tiny models\n\n"
             f"Made by `python -m lab.experiments.sinks_table {models} --per-kind {given.per_kind} "
-            f"--seed {given.seed} --out docs/results/training/sinks.md`.\n"
+            f"--seed {given.seed} --out lab/results/training/sinks.md`.\n"
             f"Rule: Threshold({EPSILON:g}): column sums (uniform = 1), for the causal model also multiples of the uniform share, "
             "because its later steps have one query each. Each model with its own decode settings. "
             "Classes of heads: sinkscope.tracing.heads, by trace.\n\n"

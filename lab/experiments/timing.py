@@ -1,4 +1,4 @@
-"""The table of a timing study: `python -m lab.experiments.timing docs/results/pair/timing-tiny-arm.json`.
+"""The table of a timing study: `python -m lab.experiments.timing lab/results/pair/timing-tiny-arm/results.json`.
 
 A row is a model and what was hidden, and a column is when. A cell has points against nothing hidden with the 95 % interval,
 and the share of the generation's attention that the hidden keys would have drawn.

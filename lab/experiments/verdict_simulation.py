@@ -23,7 +23,7 @@ RUNS = 2000
 CHURN = 0.01  # answers that change for no reason, each way
 MARGIN = 0.05
 BASE = 0.95  # accuracy with nothing masked
-OUT = Path(__file__).parents[2] / "docs/results/verdicts/simulation.md"
+OUT = Path(__file__).parents[2] / "lab/results/verdicts/simulation.md"
 STRONG = {"above": {"rule": "head_share", "group": "all", "epsilon": 0.3}}
 Draw = Callable[[np.random.Generator, int], Tables]
 

@@ -46,7 +46,7 @@ def replace_file(path: Path, durable: bool = True) -> Iterator[Path]:
 def write_file(path: Path, content: str | bytes, durable: bool = True) -> Path:
     """Text (as UTF-8) or bytes into a file; a reader sees the old file, the new one, or none."""
     with replace_file(path, durable) as partial:
-        partial.write_bytes(content.encode() if isinstance(content, str) else content)
+        partial.write_bytes(content.encode("utf-8", "backslashreplace") if isinstance(content, str) else content)
     return path
 
 
@@ -112,7 +112,7 @@ def parse_yaml(source: str, where: str, error: type[SinkscopeError]) -> tuple[An
         place = f"{where}, line {mark.line + 1}" if mark else where
         why = getattr(problem, "problem", None) or "it cannot be parsed"
         raise error(f"{place}: this is not YAML ({why}); correct the line.") from None
-    except ValueError as problem:  # a date that does not exist, say
+    except (ValueError, RecursionError) as problem:  # a date that does not exist, say
         raise error(f"{where}: a value cannot be read ({describe_error(problem)}); correct it.") from None
 
 

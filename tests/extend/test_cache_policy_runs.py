@@ -3,15 +3,21 @@
 from __future__ import annotations
 
 import json
+import re
 import signal
 import subprocess
 import sys
 from pathlib import Path
 
+import pytest
 import yaml
 
-from made_packages import blocks, with_path
+import sinkscope as sk
+from made_packages import with_path
+from registries import restored
 
+PAGE = Path(__file__).parents[2] / "docs" / "guides" / "caches-and-pruning.md"
+TEMPLATE = Path(__file__).parents[2] / "examples" / "sinkscope-template" / "src" / "sinkscope_template"
 KILLED = Path(__file__).parents[1] / "study" / "killed.py"
 STUDY = """
 name: loud
@@ -24,10 +30,27 @@ conditions: [none, {name: mask_sinks, k: 1}]
 """
 
 
+def blocks(language: str) -> list[str]:
+    return re.findall(rf"```{language}\n(.*?)```", PAGE.read_text(encoding="utf-8"), re.S)
+
+
+def test_the_guide_works_when_pasted(capsys: pytest.CaptureFixture[str]) -> None:
+    policy, *others = blocks("python")
+    assert policy == (TEMPLATE / "loud_values.py").read_text()
+    with restored():
+        exec(compile(policy, "loud_values.py", "exec"), {"__name__": "loud_values"})
+        for lines in others:
+            exec(compile(lines, str(PAGE), "exec"), {})
+            assert capsys.readouterr().out.strip()
+        for text in blocks("yaml"):
+            values = yaml.safe_load(text)
+            assert sk.Study.from_dict(values).name == values["name"]
+
+
 def install(folder: Path) -> None:
     """The policy of the how-to page, as pip would leave it."""
     folder.mkdir()
-    (folder / "loud_values.py").write_text(next(one for one in blocks("caches", "python") if "class LoudValues" in one))
+    (folder / "loud_values.py").write_text(blocks("python")[0])
     info = folder / "loud_values-1.0.dist-info"
     info.mkdir()
     (info / "METADATA").write_text("Metadata-Version: 2.1\nName: loud-values\nVersion: 1.0\n")

@@ -349,15 +349,17 @@ STRONG = {"rule": "head_share", "epsilon": 0.3}
 @pytest.mark.parametrize(
     ("entry", "name"),
     [
-        ({"name": "mask_sinks", "k": 1}, "top key"),
+        ({"name": "mask_sinks", "k": 1}, "most-attended key"),
         ({"name": "mask_sinks", "k": 5, "above": STRONG}, "strong sinks"),
-        ({"name": "mask_random", "k": 1, "match": "mass", "kinds": "content"}, "random for content key, ≤ its mass"),
+        ({"name": "mask_random", "k": 1, "match": "mass", "kinds": "content"},
+         "random for most-attended content token, ≤ its mass"),
         ({"name": "mask_random", "k": 1, "above": STRONG, "persist": True, "aligned": True, "among": "prompt", "avoid": 5},
          "one other key in the same heads"),
         ({"name": "mask_others", "k": 1, "kinds": "structural", "among": "prompt", "scope": "all", "persist": True},
-         "all structural keys but the sink"),
+         "all special tokens but the sink"),
         *(({"name": "attenuate", "by": 1, "of": of, "matched": ["sinks", "others"]}, f"{name}, row-matched")
-          for of, name in (("sinks", "sink"), ("others", "others"), ("structural", "structural"), ("content", "content"))),
+          for of, name in (("sinks", "sink"), ("others", "other keys"), ("structural", "special tokens"),
+                            ("content", "content tokens"))),
     ],
 )  # fmt: skip
 def test_short_names(entry: dict[str, Any], name: str) -> None:

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-PAGE = Path(__file__).parents[2] / "docs" / "how-to" / "hooks.md"
+PAGE = Path(__file__).parents[2] / "docs" / "guides" / "activations.md"
 
 
 def test_the_page_works_when_pasted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

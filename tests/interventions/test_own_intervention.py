@@ -1,4 +1,4 @@
-"""The how-to page on one's own intervention is run as it stands: its file, its lines, its study."""
+"""The section on one's own intervention is run as it stands: its file, its lines, its study."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import pytest
 
 from made_packages import blocks, built, saved, with_path
 
-PAGE = "your-own-intervention"
+PAGE = "Intervention"
 
 
 @pytest.fixture

@@ -9,7 +9,6 @@ import pytest
 import yaml
 
 from lab.train import main
-from sinkscope.cli.app import run
 
 
 def test_a_recipe_is_trained_and_a_second_call_resumes(
@@ -23,10 +22,3 @@ def test_a_recipe_is_trained_and_a_second_call_resumes(
     assert main([str(file), "--out", str(out)]) == 0
     assert main([str(file), "--out", str(out), "--no-resume"]) == 2
     assert main([str(tmp_path / "none.yaml")]) == 2
-
-
-@pytest.mark.parametrize("words", [[], ["tiny-llada"], ["tiny-llada", "--out", "x", "-z", "--json"]])
-def test_the_instrument_says_where_training_went(words: list[str], capsys: pytest.CaptureFixture[str]) -> None:
-    assert run(["train", *words]) == 2
-    said = capsys.readouterr().err
-    assert "python -m lab.train RECIPE" in said and len(said.strip().splitlines()) == 1

@@ -94,4 +94,4 @@ def test_facts_come_from_the_checkpoint(found: NewerGolden) -> None:
     model = found.model
     assert (model.mask_id, model.eos_id, model.family.name) == (special["mask"], special["eos"], found.family)
     assert (model.tokenizer, model.shift, model.causal) == (None, False, False)
-    assert model.defaults.family == {"llada2": "llada2", "sdar": "sdar", "a2d": "mdlm"}[found.family]
+    assert model.defaults.sampler == {"llada2": "llada2", "sdar": "sdar", "a2d": "mdlm"}[found.family]

@@ -137,8 +137,8 @@ def test_facts_come_from_the_checkpoint(found: NewestGolden) -> None:
     assert (model.mask_id, model.family.name, model.tokenizer) == (special.get("mask"), found.family, None)
     assert model.eos_id == special.get("eos", special.get("eos_in_config"))
     assert (model.shift, model.causal) == (found.family == "rnd1", False)
-    kinds = {"nemotron_labs_diffusion": "nemotron", "illada": "llada", "diffusion_gemma": "native"}
-    assert model.defaults.family == kinds.get(found.family, found.family)
+    kinds = {"nemotron_labs_diffusion": "nemotron", "illada": "llada"}
+    assert model.defaults.sampler == kinds.get(found.family, found.family)
 
 
 def test_one_checkpoint_two_modes() -> None:

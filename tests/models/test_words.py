@@ -177,14 +177,18 @@ def test_messages_without_a_template_and_other_prompts_are_refused(llada: Any) -
 
 def test_options_of_the_command_line(capsys: pytest.CaptureFixture[str]) -> None:
     from sinkscope.cli.app import run
-    from sinkscope.cli.options import spelled
+    from sinkscope.cli.options import canonical_option
 
     command = ["generate", "tiny-llada", "Tom has 12 apples.", "--json", "--steps", "4"]
     assert run([*command, "--gen-length", "8", "--block-length", "4", "--torch-dtype", "bf16"]) == 0
     said = json.loads(capsys.readouterr().out)
     assert (said["settings"]["length"], said["settings"]["block"], said["model"]["dtype"]) == (8, 4, "bfloat16")
     assert run([*command, "--revision", "main"]) != 0 and "revision" in capsys.readouterr().err
-    assert (spelled("max_new_tokens"), spelled("block-length"), spelled("torch_dtype")) == ("length", "block", "dtype")
+    assert tuple(map(canonical_option, ("max_new_tokens", "block-length", "torch_dtype"))) == (
+        "length",
+        "block",
+        "dtype",
+    )
 
 
 def test_the_page_is_written_from_the_table() -> None:

@@ -25,9 +25,9 @@ AXE = "axe.run(document).then((result) => result.violations.map((one) => [one.id
 
 @pytest.fixture(scope="module")
 def kept(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder with the traces that the default study keeps of one problem, made by its own units."""
+    """A folder with the traces that the study of the tiny family keeps of one problem, made by its own units."""
     folder = tmp_path_factory.mktemp("default") / "run"
-    plan = Study.load("paper").to_dict()
+    plan = Study.load("tiny").to_dict()
     trace = {**plan["trace"], "problems": 1}
     study = Study.from_dict({**plan, "models": [MODEL], "likelihood": {}, "expected": {}, "trace": trace})
     facts = ModelInfo(**run_unit(study, Unit("facts", MODEL, make_condition("none"), shown=MODEL), folder))
@@ -57,18 +57,17 @@ def test_a_pair_and_the_maps_of_notable_heads_are_kept(pair: list[Trace]) -> Non
         assert found == {"moving", "static"}
 
 
-def test_the_report_opens_on_a_moving_sink_and_the_pair_steps_together(
-    look: Opener, kept: Path, pair: list[Trace]
-) -> None:
+def test_the_report_opens_on_a_head_and_the_pair_steps_together(look: Opener, kept: Path, pair: list[Trace]) -> None:
     first = look(write(kept), "")
     until(first, "Number(document.querySelector('#live').dataset.step) > 2")
     assert "sink at position" in first.locator("#live .now").inner_text()
-    assert "tiny-llada" in first.locator("#live-about").inner_text()
+    assert "tiny-llada" in first.locator("#live").inner_text()
     page = look(kept / "report.html", "tab=explorer")
     layer, head = page.evaluate("[sinkscope.view.layer, sinkscope.view.head]")
     table = pair[0].heads()
-    assert table.filter((table["layer"] == layer) & (table["head"] == head))["class"].to_list() == ["moving"]
-    assert (layer, head) == pair[0].map_heads[0]  # so its maps are on the page too
+    assert table.filter((table["layer"] == layer) & (table["head"] == head))["class"].to_list() == ["static"]
+    layer, head = pair[0].map_heads[0]  # whose maps are on the page too
+    page = look(kept / "report.html", f"tab=explorer&layer={layer}&head={head}")
     assert page.locator("#map canvas").is_visible()
     assert page.locator("#attention canvas").count() == 2 and page.locator("#attention").is_visible()
     assert page.locator("#compare figcaption").all_inner_texts() == ["nothing masked", "sinks masked, K = 1"]

@@ -59,7 +59,7 @@ def test_hostile_results_are_shown_as_text(look: Opener, tmp_path: Path) -> None
     page = look(write(run), "")
     assert page.title() == "<b>run · sinkscope"
     assert page.locator("img").count() == 0 and page.locator("b").count() == 0
-    assert "</script><img" in page.locator("#findings").inner_text()
+    assert "</script><img" in page.locator("main#overview").inner_text()
 
 
 def test_the_policy_stops_a_script_that_broke_out(browser: Browser, report: Path, tmp_path: Path) -> None:

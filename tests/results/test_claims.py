@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from lab.experiments.verdict_simulation import worlds
-from lab.rejudge import RESULTS, committed_runs, rejudge
+from lab.rejudge import ROOT, committed_runs, rejudge
 from made_rows import around, cell, dynamics, heads, mechanism, none, scored, tables
 from sinkscope.results import matrix
 from sinkscope.results import summary as summaries
@@ -213,7 +213,7 @@ def test_verdicts_are_the_claims_in_short() -> None:
     assert {(row.model, row.name) for row in short} == {(row.model, row.name) for row in claims}
 
 
-@pytest.mark.parametrize("path", list(committed_runs()), ids=lambda path: f"{path.parent.name}-{path.stem}")
+@pytest.mark.parametrize("path", list(committed_runs()), ids=lambda path: path.parent.name)
 def test_committed_runs_open_and_are_judged_by_the_rules_of_today(
     path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -231,7 +231,7 @@ def test_committed_runs_open_and_are_judged_by_the_rules_of_today(
 
 
 def test_the_matrix_as_text_has_every_cell() -> None:
-    rows = Run.load(RESULTS / "pair" / "pair.json").rows.claims
+    rows = Run.load(ROOT / "results" / "pair" / "pair").rows.claims
     printed = list(matrix.matrix_lines(rows))[3:]
     marks = [mark for line in printed for mark in line[matrix.NAME :].split()]
     cells = matrix.cells_of(rows)

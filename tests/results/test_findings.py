@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from lab.rejudge import RESULTS
+from lab.rejudge import ROOT
 from sinkscope.report.overview import overview_of
 from sinkscope.results.findings import list_findings, select_pair
 from sinkscope.results.rows import Results, need_results
@@ -18,7 +18,7 @@ from sinkscope.study.store import as_json
 
 @pytest.fixture
 def results() -> Results:
-    return need_results(RESULTS / "pair" / "pair.json")
+    return need_results(ROOT / "results" / "pair" / "pair")
 
 
 def test_findings_are_of_an_autoregressive_and_a_diffusion_model(results: Results) -> None:
@@ -62,4 +62,4 @@ def test_bars_have_dose_and_interval(results: Results) -> None:
     bars = list_findings(results)[-1].bars
     assert {bar.model for bar in bars} == {"smol-llama", "smol-dream"}
     assert all(bar.low <= bar.accuracy <= bar.high for bar in bars)
-    assert all(bar.dose is not None for bar in bars if bar.condition != "none")
+    assert all(bar.dose is not None for bar in bars if bar.condition != "nothing masked")

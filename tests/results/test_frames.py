@@ -14,7 +14,7 @@ from sinkscope.cli.app import run as command
 from sinkscope.errors import StudyError
 from sinkscope.results.rows import Claim, to_frame
 
-PAPER = Path(__file__).parents[2] / "docs" / "results" / "paper"
+PAPER = Path(__file__).parents[2] / "results" / "paper" / "tiny"
 
 
 @pytest.fixture(scope="module")

@@ -66,10 +66,10 @@ def test_many_k_and_long_names_stay_within_the_width() -> None:
 def test_conditions_have_the_names_of_the_pages_and_no_two_share_one() -> None:
     share = {"rule": "head_share", "epsilon": 0.3}
     named = {
-        "top key": make_condition("mask_sinks", 1, "clean", "all"),
-        "structural key": make_condition("mask_sinks", 1, "clean", "all", kinds="structural"),
-        "content key": make_condition("mask_sinks", 1, "clean", "all", kinds="content"),
-        "weak top key": make_condition("mask_sinks", 1, "clean", "all", below=share),
+        "most-attended key": make_condition("mask_sinks", 1, "clean", "all"),
+        "most-attended special token": make_condition("mask_sinks", 1, "clean", "all", kinds="structural"),
+        "most-attended content token": make_condition("mask_sinks", 1, "clean", "all", kinds="content"),
+        "weak most-attended key": make_condition("mask_sinks", 1, "clean", "all", below=share),
         "random, as many": make_condition("mask_random", 1, "clean", "all", match="count"),
         "random, ≤ its mass": make_condition("mask_random", 1, "clean", "all", match="mass"),
         "position 0 after the prefill": make_condition("mask_positions", positions=(0,), since="second"),

@@ -2,7 +2,6 @@
 
 import dataclasses
 import math
-from pathlib import Path
 from typing import ClassVar
 
 import pytest
@@ -240,14 +239,3 @@ def test_a_rule_from_outside_takes_its_place() -> None:
             register(nameless)
     finally:
         del RULES._things["top_of_the_test"]
-
-
-def test_the_example_of_the_documentation_works() -> None:
-    page = (Path(__file__).parents[2] / "docs" / "explanation" / "sinks.md").read_text(encoding="utf-8")
-    example = page.split("```python\n")[1].split("```")[0]
-    try:
-        exec(compile(example, "sinks.md", "exec"), {})
-        rule = rule_from_dict({"rule": "half", "group": "prompt"})
-        assert (rule.unit, rule.marks(torch.tensor([1.0, 6.0, 3.0]), 10).tolist()) == ("share", [False, True, False])
-    finally:
-        del RULES._things["half"]

@@ -1,4 +1,4 @@
-"""Study files that stand beside committed results are the studies of those results, and commands that still work."""
+"""Every committed run is a folder that opens, and the study file in it is the study of its results."""
 
 from __future__ import annotations
 
@@ -7,22 +7,21 @@ from pathlib import Path
 
 import pytest
 
+from sinkscope.study.run import Run
 from sinkscope.study.schema import Study
 
-RESULTS = Path(__file__).parents[2] / "docs" / "results"
-FILES = sorted(RESULTS.rglob("*.yaml"))
+ROOT = Path(__file__).parents[2]
+FILES = sorted([*(ROOT / "results").rglob("*.yaml"), *(ROOT / "lab" / "results").rglob("*.yaml")])
+RUNS = [path for path in FILES if path.name == "study.yaml" and path.with_name("results.json").is_file()]
 
 
-def results_beside(path: Path) -> Path | None:
-    """x.json or x.results.json beside x.yaml or x.study.yaml, where that holds the results of a run."""
-    name = path.name.removesuffix(".yaml").removesuffix(".study")
-    found = [path.with_name(f"{name}{ending}") for ending in (".json", ".results.json")]
-    return next((one for one in found if one.is_file() and '"cells"' in one.read_text(encoding="utf-8")), None)
+def name_of(path: Path) -> str:
+    return path.parent.name if path.name == "study.yaml" else path.stem
 
 
-@pytest.mark.parametrize("path", FILES, ids=lambda path: path.stem)
+@pytest.mark.parametrize("path", FILES, ids=name_of)
 def test_a_committed_study_file_says_how_it_was_run(path: Path) -> None:
-    asked = f"{path.relative_to(RESULTS.parents[1])} -o runs/"
+    asked = f"{path.relative_to(ROOT)} -o runs/"
     commands = [
         f"sinkscope study {asked}",
         f"python -m lab.experiments.directions {asked}",
@@ -32,16 +31,17 @@ def test_a_committed_study_file_says_how_it_was_run(path: Path) -> None:
     assert Study.from_dict(Study.load(path).to_dict()) == Study.load(path)
 
 
-@pytest.mark.parametrize("path", [path for path in FILES if results_beside(path)], ids=lambda path: path.stem)
-def test_a_committed_study_file_is_the_study_of_the_results_beside_it(path: Path) -> None:
-    study, beside = Study.load(path), results_beside(path)
-    assert beside is not None
-    results = json.loads(beside.read_text(encoding="utf-8"))
+@pytest.mark.parametrize("path", RUNS, ids=name_of)
+def test_a_committed_run_opens_and_its_study_file_is_the_study_of_its_results(path: Path) -> None:
+    study, results = Study.load(path), Run.load(path.parent).results
     assert results["run"]["study"] == study.name and results["run"]["conditions"] == len(study.conditions)
     assert {cell["label"] for cell in results["cells"]} == {condition.label for condition in study.conditions}
     assert {(cell["task"], cell["n"]) for cell in results["cells"]} == {(one.name, one.problems) for one in study.tasks}
 
 
 def test_they_are_there() -> None:
-    assert {"fair", "strong", "large", "orders", "left-to-right", "paths", "seeds"} <= {path.stem for path in FILES}
-    assert sum(results_beside(path) is not None for path in FILES) >= 12
+    names = {name_of(path) for path in FILES}
+    assert {"fair", "strong", "orders", "left-to-right", "paths", "seeds", "two-by-two-arm"} <= names
+    assert len(RUNS) >= 12
+    for path in RUNS:
+        assert json.loads(path.with_name("results.json").read_text(encoding="utf-8"))["schema"]

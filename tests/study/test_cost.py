@@ -20,7 +20,7 @@ from sinkscope.study.units import TYPICAL_PROMPT, ModelInfo, Unit, kind_of, mech
 from sinkscope.study.units.facts import model_info
 from sinkscope.study.units.worker import model_for
 
-TIMES = Path(__file__).parents[2] / "docs" / "results" / "scheduling-units.json"
+TIMES = Path(__file__).parents[2] / "lab" / "results" / "scheduling-units.json"
 
 
 @pytest.fixture(scope="module")

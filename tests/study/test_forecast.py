@@ -75,13 +75,13 @@ def test_more_work_costs_more(tmp_path: Path) -> None:
 
 
 def test_the_committed_comparison_is_within_a_factor_of_two() -> None:
-    """docs/results/plan.md: planned by assumed rates against the CPU seconds of every unit, by model."""
-    times = json.loads((ROOT / "docs" / "results" / "scheduling-units.json").read_text())
+    """lab/results/plan.md: planned by assumed rates against the CPU seconds of every unit, by model."""
+    times = json.loads((ROOT / "lab" / "results" / "scheduling-units.json").read_text())
     measured: dict[str, float] = {}
     for row in times["units"]:
         name = row["unit"]["model"]
         measured[name] = measured.get(name, 0.0) + row["seconds"]
-    table = (ROOT / "docs" / "results" / "plan.md").read_text(encoding="utf-8")
+    table = (ROOT / "lab" / "results" / "plan.md").read_text(encoding="utf-8")
     rows = re.findall(r"^\| ([\w.-]+) \| ([\d.]+) \| ([\d.]+) \| ([\d.]+) \|$", table, re.MULTILINE)
     assert {name for name, *_ in rows} == set(measured) and "smollm2-135m" in measured
     for name, planned, spent, ratio in rows:

@@ -26,7 +26,7 @@ from sinkscope.study.schema import Study
 from sinkscope.study.units import Unit
 from sinkscope.study.units import trace_rows as traces
 from sinkscope.study.units.likelihood import first_key_shares, held_out, windows
-from sinkscope.study.units.mechanism import Dependence, Watch, freely
+from sinkscope.study.units.mechanism import Dependence, Watch, with_threshold_commits
 from sinkscope.study.units.worker import encode_batch, row_seeds
 from sinkscope.tracing.recorder import Keep
 
@@ -111,7 +111,7 @@ def test_delays_add_up_to_nothing_with_one_commit_per_step_and_are_free_by_a_thr
     for row in rows:
         # At the second forward 7 of 8 positions are open; the delays of all of them add up to 0, the middle one included.
         assert abs(row["delay_sinks_high"] + row["delay_sinks_low"]) * 3 <= 7
-    free = freely(sk.Decode.from_dict(decode))
+    free = with_threshold_commits(sk.Decode.from_dict(decode))
     assert (free.commit, free.threshold, free.steps, free.length) == ("threshold", 0.99, None, 8)
     assert free.block is None
     model = sk.load(family["llada"])
@@ -138,7 +138,7 @@ def test_columns_so_far_are_means_over_the_rows_that_see_a_key(family: dict[str,
         for slot, (layer, head) in enumerate(heads):
             for key in range(made.positions):
                 paid = [float(made.maps[slot, at, query, key]) for at, query in rows if query >= key]
-                assert bool(seen.judged[step, key]) == (len(paid) >= 4)
+                assert bool(seen.alive()[step, key]) == (len(paid) >= 4)
                 if paid:
                     mean = float(seen.received[step, layer, head, 1, key]) / len(rows)
                     assert mean == pytest.approx(sum(paid) / len(paid), abs=1e-4)

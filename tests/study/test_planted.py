@@ -28,7 +28,7 @@ def claims_are_as_planted(results: dict[str, Any]) -> None:
     said = {(row["model"], row["name"]): row["value"] for row in results["verdicts"]}
     places = {row["model"]: row["because"] for row in results["claims"] if row["name"] == "sinks_move"}
     assert len(said) == len(results["verdicts"])
-    assert said["planted-none", "sinks_exist"] == "contradicts" and said["planted-none", "one_sink"] == "no test"
+    assert said["planted-none", "sinks_exist"] == "contradicts" and said["planted-none", "one_sink"] == "supports"
     for model, moves, spares in (
         ("drain", "contradicts", "supports"), ("static", "contradicts", "supports"), ("moving", "supports", "supports"),
         ("carrier", "contradicts", "contradicts"),

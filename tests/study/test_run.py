@@ -43,8 +43,7 @@ def test_results_have_the_promised_fields(finished: Run, study: Study) -> None:
     for row in results["verdicts"]:
         assert {"model", "name", "value", "because"} <= set(row) and row["because"].endswith(".")
     names = {(row["model"], row["name"]) for row in results["verdicts"]}
-    assert {("small-llada", "sinks"), ("small-llada", "masking_clean"), ("small-llada", "mechanism")} <= names
-    assert ("small-llama", "collapse") in names
+    assert {("small-llada", "sinks_exist"), ("small-llada", "one_sink"), ("small-llama", "arm_sink")} <= names
     # 13 conditions of the autoregressive model and 10 of the other, on two tasks.
     assert len(results["cells"]) == 2 * (13 + 10)
 
@@ -74,12 +73,16 @@ def test_what_was_taken_away_is_said(finished: Run) -> None:
     assert set(sinks["controls"]) == {"count", "mass"}
 
 
+def widest(lines: list[str]) -> int:
+    """The longest line but for the two that end in the path of a folder."""
+    return max(len(line) for line in lines if not line.startswith(("Page:", "Tables:")))
+
+
 def test_the_summary_fits_one_screen(finished: Run) -> None:
     lines = finished.summary().splitlines()
-    assert len(lines) <= 38 and max(map(len, lines)) <= 80
+    assert len(lines) <= 25 and widest(lines) <= 80
     text = "\n".join(lines)
-    for part in ("small: small-llama, small-llada, small-text", "claims", "Controls held: masking nothing changed none of 16",
-                 "--text --full"):  # fmt: skip
+    for part in ("small: small-llama, small-llada, small-text", "a no-op changed 0 of 16", "--text --full"):
         assert part in text
     assert {claim["name"] for claim in finished.results["claims"]} >= {
         "sinks_exist",
@@ -92,7 +95,7 @@ def test_the_summary_fits_one_screen(finished: Run) -> None:
 def test_the_tables_fit_80_columns(finished: Run) -> None:
     text = finished.summary(full=True)
     assert max(map(len, text.splitlines())) <= 80
-    for part in ("Table 1.", "Table 2.", "Dynamics", "Verdicts", "Likelihood", "The paper's claims, by model"):
+    for part in ("Table 1.", "Table 2."):
         assert part in text
 
 
@@ -186,7 +189,7 @@ def test_the_run_fails_if_a_masked_key_still_received_something(
 ) -> None:
     plan = cheap(study, [family["llada"]])
     run(plan, tmp_path, workers=1)
-    tampered(tmp_path, "mask-sinks", lambda result: result["effect"].update(leak=1e-6))
+    tampered(tmp_path, "mask_sinks", lambda result: result["effect"].update(leak=1e-6))
     with pytest.raises(StudyError, match="masked keys received"):
         run(plan, tmp_path, workers=1)
 
@@ -227,7 +230,7 @@ def test_a_unit_file_without_its_own_result_is_not_done(tmp_path: Path, held: st
 def test_a_file_with_another_units_result_is_run_again(study: Study, family: dict[str, str], tmp_path: Path) -> None:
     plan = cheap(study, [family["llada"]])
     before = run(plan, tmp_path, workers=1)
-    none, masked = (next((tmp_path / "units").glob(f"answers*__{name}*.json")) for name in ("none", "mask-sinks"))
+    none, masked = (next((tmp_path / "units").glob(f"answers*__{name}*.json")) for name in ("none", "mask_sinks"))
     whole = masked.read_bytes()
     masked.write_bytes(none.read_bytes())
     assert run(plan, tmp_path, workers=1).results == before.results and masked.read_bytes() == whole
@@ -238,7 +241,7 @@ def test_a_unit_in_which_one_number_was_changed_is_run_again(
 ) -> None:
     plan = cheap(study, [family["llada"]])
     before = run(plan, tmp_path, workers=1)
-    path = next((tmp_path / "units").glob("*mask-sinks*.json"))
+    path = next((tmp_path / "units").glob("*mask_sinks*.json"))
     whole = path.read_bytes()
     outcome = json.loads(whole)
     outcome["result"]["rows"][0]["correct"] = not outcome["result"]["rows"][0]["correct"]
@@ -249,7 +252,7 @@ def test_a_unit_in_which_one_number_was_changed_is_run_again(
 def test_a_damaged_unit_is_run_again(study: Study, family: dict[str, str], tmp_path: Path) -> None:
     plan = cheap(study, [family["llada"]])
     before = run(plan, tmp_path, workers=1)
-    path = next((tmp_path / "units").glob("*mask-sinks*.json"))
+    path = next((tmp_path / "units").glob("*mask_sinks*.json"))
     whole = path.read_bytes()
     path.write_text("null")
     assert run(plan, tmp_path, workers=1).results == before.results and path.read_bytes() == whole
@@ -262,7 +265,7 @@ def test_a_damaged_file_of_a_run_is_told(tmp_path: Path, name: str, held: str) -
     (tmp_path / name).write_text(held)
     begin = functools.partial(Store(tmp_path).open, "x", {"models": ["a"], "versions": {}, "seed": 0})
     read = begin if name == "run.json" else functools.partial(Run.load, tmp_path)
-    with pytest.raises(StudyError, match=f"{name} is damaged; remove it"):
+    with pytest.raises(StudyError, match=f"{name} is damaged"):
         read()
 
 
@@ -271,9 +274,9 @@ def test_a_run_of_another_schema_is_told(tmp_path: Path, number: str) -> None:
     (tmp_path / "study.yaml").write_text("x")
     for name in ("run.json", "results.json"):
         (tmp_path / name).write_text(f'{{"schema": {number}, "cells": []}}')
-    with pytest.raises(StudyError, match=r"results.json must have schema 1.*use the sinkscope that wrote it"):
+    with pytest.raises(StudyError, match=r"results\.json must have schema 2"):
         Run.load(tmp_path)
-    with pytest.raises(StudyError, match=r"run.json must have schema 1.*use the sinkscope that wrote it"):
+    with pytest.raises(StudyError, match=r"run\.json must have schema"):
         Store(tmp_path).open("x", {"models": ["a"], "versions": {}, "seed": 0})
 
 
@@ -336,7 +339,7 @@ def test_an_unknown_model_in_a_worker_and_an_unknown_engine(study: Study, tmp_pa
 @pytest.mark.parametrize("name", sorted(set(shipped()) - {"paper", "quick"}))
 def test_every_shipped_study_runs(name: str, family: dict[str, str], tmp_path: Path) -> None:
     study = Study.load(name)
-    reduced = replace(study, trace=replace(study.trace, problems=1, keep=0), draws=100, tasks=study.tasks[:3])
+    reduced = replace(study, trace=replace(study.trace, problems=1, keep=0, maps=0), draws=100, tasks=study.tasks[:3])
     causal = "tiny-llama" in study.models
     # What commits by confidence alone never ends on the random Dream of the tests, which chooses its mask token.
     model = family["llada" if study.decode.get("commit") == "threshold" else "dream"]
@@ -347,13 +350,10 @@ def test_every_shipped_study_runs(name: str, family: dict[str, str], tmp_path: P
     )
     assert made.results["verdicts"] and max(map(len, made.summary(full=True).splitlines())) <= 80
     short = made.summary().splitlines()
-    assert len(short) <= 38 and max(map(len, short)) <= 80
+    assert len(short) <= 25 and widest(short) <= 80
     settings = {cell["setting"] for cell in made.results["cells"]}
     assert len(settings) == len(study.settings())
     if name == "cut":
-        signs = next(v for v in made.results["verdicts"] if v["name"] == "arm_like")
-        assert "after a cut in the middle" in signs["because"]
+        assert any(row["name"] == "recovers" for row in made.results["claims"])
     if name == "thresholds":
         assert {row["unit"] for row in made.results["curves"]} == {"sum", "percent", "uniform"}
-    if name == "battery":
-        assert any(row["name"] == "tasks_k10" for row in made.results["verdicts"])

@@ -105,5 +105,5 @@ def test_the_table_is_a_run_like_any_other(whole: Path, capsys: pytest.CaptureFi
         assert command(asked) == 0, asked
     shown = capsys.readouterr().out
     assert "tiny-llama" in shown
-    rows = json.loads((whole / "table1.json").read_text())["rows"]
-    assert {"shift", "protocol", "published"} <= rows[-1].keys() and rows[-1]["protocol"] == "harness"
+    cell = json.loads((whole / "results.json").read_text())["cells"][-1]
+    assert {"shift", "protocol", "published"} <= cell.keys() and cell["protocol"] == "harness"

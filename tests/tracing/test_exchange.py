@@ -104,7 +104,7 @@ def test_sinks_are_written_as_csv(trace: sk.Trace, tmp_path: Path) -> None:
 
 
 def test_the_names_of_the_page_are_places(model: sk.Model) -> None:
-    page = (Path(__file__).parents[2] / "docs" / "reference" / "transformerlens.md").read_text()
+    page = (Path(__file__).parents[2] / "docs" / "guides" / "activations.md").read_text()
     rows = re.findall(r"^\| `(blocks\.3\.[\w.]+)` \| `(layers\.3\.\w+)` \|", page, re.M)
     assert len(rows) == 8
     for theirs, ours in rows:
@@ -115,12 +115,12 @@ def test_the_names_of_the_page_are_places(model: sk.Model) -> None:
             find_places(model.module, theirs)
 
 
-@pytest.mark.parametrize("page", ["how-to/tables", "reference/transformerlens"])
+@pytest.mark.parametrize("page", ["guides/studies", "guides/activations"])
 def test_the_lines_of_a_page_run(
     page: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setitem(sys.modules, "importlib_metadata", importlib.metadata)
-    if page == "reference/transformerlens":
+    if page == "guides/activations":
         pytest.importorskip("bertviz", reason="bertviz is not installed")
         pytest.importorskip("circuitsvis", reason="circuitsvis is not installed")
     monkeypatch.chdir(Path(__file__).parents[2])

@@ -211,7 +211,7 @@ def _interrupt(number: int, _: FrameType | None) -> None:
 
 def finish(code: int) -> int:
     """Write out what is still in the buffers; a full disk is one sentence, too."""
-    for stream in (sys.stdout, sys.stderr):
+    for stream in filter(None, (sys.stdout, sys.stderr)):  # None: closed before the program began
         try:
             stream.flush()
         except (OSError, ValueError) as error:

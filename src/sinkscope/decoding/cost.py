@@ -112,7 +112,7 @@ class Size:
         return max(attention, feed_forward, logits) + cache + keys * self.heads * (MAPS + 2 * QUERY_GROUPS)
 
 
-# Kernels of a layer, counted on a pretend GPU: docs/results/gpu-counts.md has those of a step.
+# Kernels of a layer, counted on a pretend GPU: lab/results/gpu-counts.md has those of a step.
 KERNELS = {"plain": 42, "traced": 44, "masked": 46}
 
 
@@ -138,7 +138,7 @@ class Device:
         return max(flops / rate, moved) + size.layers * KERNELS[mode] * self.launch
 
 
-# One core of a processor of today, fitted to the CPU seconds in docs/results/scheduling-units.json.
+# One core of a processor of today, fitted to the CPU seconds in lab/results/scheduling-units.json.
 # Python, torch and transformers take 450 MB.
 CORE = Device(
     "this CPU, one core per worker", 48e9, 48e9, 8e9, 0, compute=1.0, transfer=1.0, launch=0.8e-3 / 46, runtime=450e6

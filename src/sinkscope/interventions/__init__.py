@@ -1,7 +1,7 @@
 """What to change in an attention call: one frozen dataclass per idea, each with a setting that changes nothing.
 
 To add one: write a dataclass under `Intervention` (or `Selector`, if it picks keys) in a file here, with
-`@settings(InterventionError)` above it and a `name`; study files know it from then on (docs/how-to/your-own-intervention.md).
+`@settings(InterventionError)` above it and a `name`; study files know it from then on (docs/guides/extend.md).
 """
 
 from sinkscope.interventions.apply import Active, Effect, intervene

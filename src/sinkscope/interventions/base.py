@@ -281,18 +281,18 @@ class Selector(Intervention):
 
 
 def name_keys(words: Mapping[str, Any]) -> str | None:
-    """top key, structural key, strong sinks; with rank and rows where they are given; None where that is not all."""
+    """most-attended key, strong sinks, …; with rank and rows where they are given; None where that is not all."""
     which = {name: value for name, value in words.items() if name not in ("k", "rank", "rows")}
     if not words.get("k") or len(which) > 1:
         return None
     name, value = next(iter(which.items()), ("", cast("Any", None)))
     if name == "":
-        keys = "top key"
+        keys = "most-attended key"
     elif name == "kinds":
-        keys = f"{name_kinds(value)} key"
+        keys = f"most-attended {show_kinds(value)}"
     elif name in ("above", "below") and value.get("rule") == "head_share":
         limit = "" if value["epsilon"] == STRONG else f" {'>' if name == 'above' else '<'} {value['epsilon']:g}"
-        keys = f"{'strong sinks' if name == 'above' else 'weak top key'}{limit}"
+        keys = f"{'strong sinks' if name == 'above' else 'weak most-attended key'}{limit}"
     else:
         return None
     ranked = [words["rank"].replace("_", " ")] if "rank" in words else []
@@ -304,7 +304,17 @@ STRONG = 0.3  # of a head's attention
 
 
 def name_kinds(kinds: str | Sequence[str]) -> str:
+    """Kinds of token as labels have them."""
     return kinds if isinstance(kinds, str) else "+".join(kinds)
+
+
+def show_kinds(kinds: str | Sequence[str] | None, several: bool = False) -> str:
+    """Kinds of token for people: special token, content tokens, newline+end token; any key where none is named."""
+    if not kinds:
+        return "keys" if several else "key"
+    names = {"structural": "special", "content": "content"}
+    name = names.get(kinds, kinds) if isinstance(kinds, str) else "+".join(kinds)
+    return f"{name} tokens" if several else f"{name} token"
 
 
 def within(steps: Steps | None, forward: int, share: float | None) -> bool:

@@ -23,6 +23,7 @@ from sinkscope.interventions.base import (
     name_keys,
     name_kinds,
     restrict,
+    show_kinds,
     top,
 )
 from sinkscope.interventions.memory import Map, Memory, Rank, Rows
@@ -256,14 +257,14 @@ class MaskRandom(Ranked):
         as_usual = {"match": "count", "rank": "clean", "rows": "all"}
         telling = {name for name, value in words.items() if as_usual.get(name) != value}
         if one_for_all and telling <= {"persist", "aligned", "among", "avoid", "k", "above", "kinds"}:
-            keys = f"one other {name_kinds(words.get('kinds', ''))} key".replace("  ", " ")
+            keys = f"one other {show_kinds(words.get('kinds'))}"
             return f"{keys} in the same heads" if "above" in words else keys
         names = name_keys({name: value for name, value in words.items() if name not in ("match", "rank")})
         if names is None:
             return None
         keys, *rows = names.split(", ")
         match = "≤ its mass" if words.get("match") == "mass" else "as many"
-        return ", ".join(["random" if keys == "top key" else f"random for {keys}", match, *rows])
+        return ", ".join(["random" if keys == "most-attended key" else f"random for {keys}", match, *rows])
 
     def select(self, call: Call, memory: Memory) -> Tensor | None:
         found = self.ranking(call, memory)

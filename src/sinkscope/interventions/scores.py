@@ -14,7 +14,7 @@ from torch import Tensor
 from sinkscope.attention.call import Call, Change, EachCall, Extra
 from sinkscope.attention.patch import Shape, module_of, patched
 from sinkscope.errors import InterventionError
-from sinkscope.interventions.base import Aim, Intervention, Label, name_kinds, top
+from sinkscope.interventions.base import Aim, Intervention, Label, show_kinds, top
 from sinkscope.interventions.memory import Map, Memory
 from sinkscope.interventions.ranked import Ranked
 from sinkscope.interventions.selected import OTHERS, SelectorField, SelectorIntervention, select_keys
@@ -184,6 +184,8 @@ def _swapped(picked: Tensor, kinds: Tensor, real: Tensor | None) -> Tensor:
 
 # ---- a part of the attention is left
 
+PLAIN_NAMES = {"sinks": "sink", "others": "other keys", "random": "random keys"}  # of what is attenuated
+
 
 @settings(InterventionError)
 class Attenuate(SelectorIntervention):
@@ -239,7 +241,7 @@ class Attenuate(SelectorIntervention):
     @classmethod
     def short_name(cls, words: Mapping[str, Any], causal: bool) -> str | None:
         if words.get("matched") and words.get("k") == 1 and set(words) <= {"k", "by", "of", "matched", "above", "per"}:
-            keys = "sink" if words["of"] == "sinks" else name_kinds(words["of"])
+            keys = PLAIN_NAMES.get(words["of"]) or show_kinds(words["of"], several=True)
             return f"{keys}, row-matched" if words.get("by") == 1 else f"{keys}, row-matched by {100 * words['by']:g}%"
         return None
 

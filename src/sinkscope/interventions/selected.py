@@ -23,7 +23,7 @@ from sinkscope.interventions.base import (
     Label,
     Match,
     Selector,
-    name_kinds,
+    show_kinds,
 )
 from sinkscope.interventions.memory import Map, Memory
 from sinkscope.interventions.positions import MaskPositions, Positions
@@ -207,7 +207,7 @@ class MaskOthers(SelectorIntervention, Selector):
     def short_name(cls, words: Mapping[str, Any], causal: bool) -> str | None:
         if set(words) - {"k", "kinds", "among", "scope", "persist", "above", "per"} or words.get("k") != 1:
             return None
-        keys = f"all {name_kinds(words.get('kinds', ''))} keys but the sink".replace("  ", " ")
+        keys = f"all {show_kinds(words.get('kinds'), several=True)} but the sink"
         return keys if words.get("scope") == "all" else f"{keys}, in the same heads"
 
     def select(self, call: Call, memory: Memory) -> Tensor | None:

@@ -90,10 +90,11 @@ def head_classes(table: pl.DataFrame) -> list[tuple[str, str | None]]:
     return list(zip(table["class"].to_list(), table["direction"].to_list(), strict=True))
 
 
-def typical_heads(traces: Sequence[Trace]) -> list[dict[str, Any]]:
+def typical_heads(traces: Sequence[Trace], models: Sequence[str] = ()) -> list[dict[str, Any]]:
     """One head of the first autoregressive and of the first diffusion model: of those whose sink stays, the strongest one.
 
-    Only models as they are, and traces that hold every head; where no sink stays, the strongest sink of all.
+    Only models as they are, and traces that hold every head; where no sink stays, the strongest sink of all. models: those
+    that are shown if they were traced, such as the two that the findings compare.
     """
     found = []
     for causal in (True, False):
@@ -102,10 +103,8 @@ def typical_heads(traces: Sequence[Trace]) -> list[dict[str, Any]]:
             for place, trace in enumerate(traces)
             if trace.causal is causal and not trace.interventions and trace.steps > 1 and trace.received is not None
         ]
-        if plain:
-            place, trace = max(
-                plain, key=lambda one: min(one[1].steps, LONG)
-            )  # the first that is long enough to be watched
+        if plain:  # the first that is long enough to be watched
+            place, trace = max(plain, key=lambda one: (model_of(one[1]) in models, min(one[1].steps, LONG)))
             rows = head_table(trace).filter(pl.col("class") != "none").to_dicts()
             if rows:
                 row = max(rows, key=lambda one: (one["class"] == "static", one["strength"] or 0.0))
@@ -122,8 +121,13 @@ def _head_entry(place: int, trace: Trace, row: dict[str, Any]) -> dict[str, Any]
 
 
 def sink_ends(trace: Trace) -> list[list[int]]:
-    """Position of each head's largest key at the first and at the last step at which it is a sink, heads with a sink only."""
-    table = trace.sinks()
+    """Position of each head's largest key at the first and the last step of the answer at which it is a sink; heads with one only.
+
+    A step of an autoregressive model is one row: its sinks are those of all rows so far.
+    """
+    whole = trace.cumulative() if trace.causal else trace
+    steps = whole.part_steps("answer")
+    table = (whole.part("answer") if steps.stop else whole).sinks()
     if not table.height:
         return []
     best = table.sort("score", descending=True).group_by("layer", "head", "step", maintain_order=True).first()

@@ -78,14 +78,15 @@ def _page(named: list[tuple[str, Trace]], about: dict[str, Any], title: str, lim
     data: dict[str, Any] = {"title": title, "overview": about, "samples": [], "note": "", **opening([])}
     packed = pack(chosen, limit - len(page.build(data, title=head)) - 2000)
     data["samples"] = [one for one, _ in packed]
-    data |= opening([dict(chosen)[one["name"]] for one in data["samples"]])
+    compared = [bar["model"] for one in about.get("findings", ()) for bar in one["bars"]]
+    data |= opening([dict(chosen)[one["name"]] for one in data["samples"]], compared)
     data["note"] = note(data["samples"], len(named))
     return page.build(data, [blob for _, blob in packed], title=head)
 
 
-def opening(traces: Sequence[Trace]) -> dict[str, Any]:
-    """The heads that the page shows first, where their models' sinks begin and end, and where the explorer starts."""
-    heads = typical_heads(traces)
+def opening(traces: Sequence[Trace], compared: Sequence[str] = ()) -> dict[str, Any]:
+    """The heads that the page shows first (of the models that are compared, if traced), their sinks' ends, the explorer's start."""
+    heads = typical_heads(traces, compared)
     movement = [
         {
             "model": model_of(traces[one["sample"]]), "positions": traces[one["sample"]].positions,

@@ -34,9 +34,7 @@ STATEMENTS = {
     "sinks_stand": Statement("sinks stay in place", "Its sinks stay in place."),
     "sink_at_start": Statement("sink at position 0", "Its sink is position 0."),
     "strong_sink": Statement("works w/o strong sinks", "Masking the strong sinks of each head hardly lowers accuracy."),
-    "one_sink": Statement(
-        "works w/o its top keys", "Masking the most-attended key of each head hardly lowers accuracy."
-    ),
+    "one_sink": Statement("works w/o main keys", "Masking the most-attended key of each head hardly lowers accuracy."),
     "arm_sink": Statement("needs its sink", "Masking its sink is fatal."),
     "structural": Statement("sinks are structural", "Its sinks are structural tokens more often than tokens are."),
     "threshold_sum": Statement(

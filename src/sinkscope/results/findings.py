@@ -26,7 +26,7 @@ KEY_NAMES = {
     "top key": "the most-attended key of each head",
 }
 # Conditions of the same dose, or of the same number of keys: the first that was run is the control of a sentence.
-CONTROLS = ("others, row-matched", "one other")
+CONTROLS = ("other keys, row-matched", "one other")
 
 
 @dataclass(frozen=True)
@@ -124,16 +124,21 @@ def _masking(results: Results, pair: list[ModelRows]) -> Finding | None:
     for of in pair:
         cell, plain = of.cell(key), of.untouched
         assert cell is not None and plain is not None
-        parts.append(
-            f"{of.model} falls from {plain.correct} to {cell.correct} of {cell.n} ({_change(cell, not parts)})"
-        )
+        parts.append(f"{of.model} {_counts(plain, cell)} of {cell.n} ({_change(cell, not parts)})")
         bars += [
-            Bar(of.model, one.label, one.accuracy, one.low, one.high, one.n, one.mass_share, one.key_share)
-            for one in (plain, cell, *_control_cells(of))
+            Bar(of.model, name, one.accuracy, one.low, one.high, one.n, one.mass_share, one.key_share)
+            for name, one in {"nothing masked": plain, KEY_NAMES[key]: cell, **_control_cells(of)}.items()
         ]
     task = pair[0].untouched.task if pair[0].untouched else ""
     sentence = f"{task.capitalize()} without {KEY_NAMES[key]}: {'; '.join(parts)}. {_control_sentence(pair)}"
     return Finding("masking", sentence.strip(), PAPER["masking"], bars)
+
+
+def _counts(plain: Cell, cell: Cell) -> str:
+    """How many are right, before and after."""
+    if cell.correct == plain.correct:
+        return f"stays at {cell.correct}"
+    return f"{'falls' if cell.correct < plain.correct else 'rises'} from {plain.correct} to {cell.correct}"
 
 
 def _change(cell: Cell, first: bool = False) -> str:
@@ -144,14 +149,14 @@ def _change(cell: Cell, first: bool = False) -> str:
 
 def _points(cell: Cell) -> str:
     low, high = 100 * cell.difference_low, 100 * cell.difference_high
-    return f"{100 * cell.difference:+.0f} [{low:+.0f}, {high:+.0f}]".replace("-", "−")
+    return f"{100 * cell.difference:+.0f} [{low:+.0f}, {high:+.0f}]".replace("-", "−").replace("+0 ", "0 ")
 
 
-def _control_cells(of: ModelRows) -> list[Cell]:
-    """Its controls of the same rows, in the order in which they are named."""
+def _control_cells(of: ModelRows) -> dict[str, Cell]:
+    """Its controls of the same rows by their short names, in the order in which CONTROLS has them."""
     asked = [row for row in of.tables.cells if of.untouched and row.task == of.untouched.task]
     names = series.short_names({row.label: row.condition for row in asked}, of.causal)
-    return [row for control in CONTROLS for row in asked if names[row.label].startswith(control)]
+    return {names[row.label]: row for control in CONTROLS for row in asked if names[row.label].startswith(control)}
 
 
 def _control_sentence(pair: list[ModelRows]) -> str:
@@ -159,6 +164,6 @@ def _control_sentence(pair: list[ModelRows]) -> str:
     cells = [(of, _control_cells(of)) for of in pair]
     if not cells or not all(found for _, found in cells):
         return "No control of the same rows was run."
-    label = series.short_names({cells[0][1][0].label: cells[0][1][0].condition}, False)[cells[0][1][0].label]
-    changes = "; ".join(f"{of.model} {_change(found[0])}" for of, found in cells)
+    label = next(iter(cells[0][1]))
+    changes = "; ".join(f"{of.model} {_change(next(iter(found.values())))}" for of, found in cells)
     return f"Control ({label}): {changes}."

@@ -266,6 +266,8 @@ class TracePlan:
     norms: Truth = True
     # Kept traces also hold what each layer would write at each position.
     lens: Truth = False
+    # Decode settings of traces alone, over those of the study; a model whose decoder does not have them keeps its own.
+    decode: DecodeWords = Field(default_factory=dict)
 
     def takes(self, condition: Condition) -> bool:
         """Whether traces are taken under this condition."""

@@ -90,7 +90,7 @@ def head_dynamics(trace: Trace, rule: Rule | None = None, classes: Classes | Non
     """One row per (layer, head): class, lives, path, distances, strength, entropy; null where there is nothing to measure.
 
     Positions and distances are in tokens, times in steps, strength in the rule's unit (column `unit`). The columns are
-    explained one by one in docs/explanation/sinks.md.
+    explained one by one in docs/reference/sinks.md.
     """
     rule, classes = rule or trace.default_rule, classes or Classes()
     queries, alive = trace.query_count(rule.group), trace.alive()

@@ -48,7 +48,9 @@ def _keys(trace: Trace, step: Tensor, layer: Tensor, head: Tensor, position: Ten
     known, codes = np.unique(trace.canvas.numpy(), return_inverse=True)
     code = codes.reshape(trace.canvas.shape)[step, position]
     described = [trace.vocabulary.get(i, (f"#{i}", "unknown")) for i in known.tolist()]
-    texts = pl.Series([text for text, _ in described])
+    texts = pl.Series(
+        [text.encode("utf-8", "replace").decode() for text, _ in described]
+    )  # a lone surrogate is no text
     kinds = pl.Series([*(kind for _, kind in described), ROLE_KIND])
     role = role_names(trace.canvas.numpy(), trace.vocabulary)[step, position]
     return pl.DataFrame({name: column.numpy() for name, column in places.items()}).with_columns(

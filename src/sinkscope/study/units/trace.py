@@ -57,7 +57,8 @@ class TraceKind(UnitKind):
     def plan(self, study: Study, info: ModelInfo) -> list[Unit]:
         takes = (lambda one: one.name == "none") if not info.answers else study.trace.takes
         conditions = filter(takes, conditions_for(study, info))
-        return decoded_units("trace", study, info, list(conditions), TRACED, study.trace.problems)
+        units = decoded_units("trace", study, info, list(conditions), TRACED, study.trace.problems)
+        return [replace(unit, decode=traced_settings(study, unit.decode)) for unit in units]
 
     def workload(self, study: Study, unit: Unit, info: ModelInfo, prompt: int) -> list[Workload]:
         twice = kept_traces(study, unit) if _with_maps(study, unit) else 0
@@ -129,6 +130,11 @@ def _with_maps(study: Study, unit: Unit) -> bool:
     return bool(study.trace.maps) and unit.model in study.models
 
 
+def traced_settings(study: Study, decode: Mapping[str, Any]) -> dict[str, Any]:
+    """The settings of a unit with those that the study gives to traces alone, as far as the decoder has them."""
+    return {**decode, **{name: value for name, value in study.trace.decode.items() if name in decode}}
+
+
 def _settings(unit: Unit) -> Decode:
     """Without an exact cache, where nothing is changed: the same tokens.
 
@@ -161,9 +167,11 @@ def measures(made: Trace, study: Study) -> dict[str, Any]:
     }
     if made.causal:
         found["columns"] = _heads(made.cumulative(), rule)
-    answer = made.part("answer")
     found["header"] = chat_header(made)
-    found["answer"] = [_answer_view(answer, one, whole=one is rule) for one in rules]
+    steps = made.part_steps("answer")
+    if steps.start != steps.stop:  # a text that ends before it begins has no answer
+        answer = made.part("answer")
+        found["answer"] = [_answer_view(answer, one, whole=one is rule) for one in rules]
     if study.trace.epsilons:
         curve = sweep(made, study.trace.epsilons, ("sum", "percent", "uniform"))
         found["curve"] = curve.select("unit", "epsilon", "sinks", "keys").rows()

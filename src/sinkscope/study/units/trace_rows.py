@@ -100,8 +100,9 @@ def dynamics(study: Study, traced: dict[Key, Generations]) -> list[Dynamics]:
     for key, entry in traced.items():
         rows.append(_dynamics(study, key, entry.made, entry.vocabulary))
         for place, rule in enumerate(study.rules):
-            made = [{**one, **one["answer"][place]} for one in entry.made]
-            rows.append(_dynamics(study, key, made, entry.vocabulary, rule, "answer"))
+            made = [{**one, **one["answer"][place]} for one in entry.made if "answer" in one]
+            if made:
+                rows.append(_dynamics(study, key, made, entry.vocabulary, rule, "answer"))
     return rows
 
 

@@ -16,7 +16,9 @@ import { createThresholds } from "./thresholds.js";
 export function createOverview(app) {
   const { overview, title, highlights = [] } = app.data;
   const pictures = highlights.map((chosen, place) => createLive(app, chosen, place));
-  const findings = createFindings(app, pictures), first = findings ? [findings] : pictures;
+  const findings = createFindings(app, pictures);
+  const apart = (overview.findings ?? []).some((one) => one.name === "sinks") ? [] : pictures;
+  const first = [findings, ...apart].filter(Boolean);
   const rest = [
     createMasking(overview),
     createPair(overview),
@@ -35,9 +37,9 @@ export function createOverview(app) {
       "div",
       { class: "lede" },
       make("h1", { text: title ? `Attention sinks: ${visible(title, 60)}` : "Attention sinks" }),
-      overview.about ? make("p", { text: visible(overview.about, 400) }) : null,
     ),
     first.length ? make("div", { class: "first" }, first.map((one) => one.element)) : null,
+    overview.about ? make("p", { class: "lede", text: visible(overview.about, 400) }) : null,
     rest.map((one) => one.element),
   );
   return { element, draw: () => Promise.all([...first, ...rest].map((one) => one.draw?.())) };
