@@ -76,11 +76,16 @@ def draw(rows: list[dict[str, Any]], path: Path) -> None:
         for (policy, sinks, _, _), points in lines.items():
             points.sort(key=lambda row: row["memory"])
             x, y = ([row[name] for row in points] for name in ("memory", "accuracy"))
-            error = [[row["accuracy"] - row["low"] for row in points], [row["high"] - row["accuracy"] for row in points]]
+            error = [
+                [row["accuracy"] - row["low"] for row in points],
+                [row["high"] - row["accuracy"] for row in points],
+            ]
             style = "" if len(points) == 1 else STYLES[sinks]
             label = policy if sinks == "as it is" else None
             panel.errorbar(x, y, error, color=COLOURS.get(policy), linestyle=style, marker="o", ms=3, lw=1, label=label)
-        panel.set(title=f"{model}, {task}", xlabel="keys and values, share of the dual cache", ylabel="accuracy", xscale="log")
+        panel.set(
+            title=f"{model}, {task}", xlabel="keys and values, share of the dual cache", ylabel="accuracy", xscale="log"
+        )
         panel.set_ylim(-0.02, 1.02)
     handles, labels = panels[0][0].get_legend_handles_labels()
     known = dict(zip(labels, handles, strict=True))

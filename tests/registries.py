@@ -16,7 +16,16 @@ from sinkscope.sinks.rules import RULES
 from sinkscope.tasks.problem import TASKS
 from sinkscope.tasks.protocol import PROTOCOLS
 
-REGISTRIES: tuple[Registry, ...] = (CACHE_POLICIES, COMMIT_RULES, SAMPLERS, INTERVENTIONS, FAMILIES, RULES, TASKS, PROTOCOLS)
+REGISTRIES: tuple[Registry, ...] = (
+    CACHE_POLICIES,
+    COMMIT_RULES,
+    SAMPLERS,
+    INTERVENTIONS,
+    FAMILIES,
+    RULES,
+    TASKS,
+    PROTOCOLS,
+)
 
 
 @contextmanager

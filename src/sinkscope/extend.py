@@ -41,10 +41,10 @@ from sinkscope.tasks.protocol import register as register_protocol
 from sinkscope.validation import Count, FromZero, NonNegative, Positive, Share, Truth, settings
 
 __all__ = [
-    "Block", "BrowserForm", "CachePolicy", "CacheStep", "Call", "Canvas", "Change", "Columns", "CommitRule", "Condition", "Count", "Decode", "DecodeChange", "DecodeError",
-    "Evicting", "Family",
-    "FromZero", "Intervention", "InterventionError", "Label", "Map", "Memory", "Model", "NonNegative", "Picks", "Positive",
-    "Problem", "Protocol", "Rule", "RuleError", "Selector", "Share", "Source", "StudyError", "Task", "TaskError", "Truth",
-    "by_kv_head", "most_confident", "register_commit_rule", "register_family", "register_protocol", "register_rule", "register_task",
-    "same_final", "settings",
+    "Block", "BrowserForm", "CachePolicy", "CacheStep", "Call", "Canvas", "Change", "Columns", "CommitRule", "Condition",
+    "Count", "Decode", "DecodeChange", "DecodeError", "Evicting", "Family", "FromZero", "Intervention", "InterventionError",
+    "Label", "Map", "Memory", "Model", "NonNegative", "Picks", "Positive", "Problem", "Protocol", "Rule", "RuleError",
+    "Selector", "Share", "Source", "StudyError", "Task", "TaskError", "Truth", "by_kv_head", "most_confident",
+    "register_commit_rule", "register_family", "register_protocol", "register_rule", "register_task", "same_final",
+    "settings",
 ]  # fmt: skip

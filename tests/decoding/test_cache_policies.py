@@ -161,7 +161,8 @@ def test_a_policy_without_eviction_is_exact_where_everything_is_computed(llada: 
 @pytest.mark.parametrize(
     ("cache", "told"),
     [({"name": "h20"}, "did you mean h2o"), ({"name": "h2o", "keep": 2.0}, "keep must be"),
-     ({"name": "streaming", "rule": {"rule": "zscore"}}, "rule has no effect"), ({"name": "sparse_dllm", "kernel": 2}, "odd kernel")],
+     ({"name": "streaming", "rule": {"rule": "zscore"}}, "rule has no effect"),
+     ({"name": "sparse_dllm", "kernel": 2}, "odd kernel")],
 )  # fmt: skip
 def test_bad_policies_are_refused(cache: Any, told: str) -> None:
     with pytest.raises(sk.SinkscopeError, match=told):

@@ -259,7 +259,9 @@ def _summed(call: Call, small: Call, kept: SparseKeys | None, taps: Sequence[Tap
     use, drop, extra = merge_changes(small if narrow else call, changes)
     keep_self = any(change.keep_self for change in changes)
     if keep_self and call.forward is not None and call.forward.columns is not None:
-        raise InterventionError("keep_self needs queries side by side, and this cache computes single columns; drop one.")
+        raise InterventionError(
+            "keep_self needs queries side by side, and this cache computes single columns; drop one."
+        )
     found = _attend(call, use, extra, drop_keys=drop, clean=drop is not None, keep_self=keep_self)
     out, received, clean = found[0], found[1], found[-1]
     if narrow and kept is not None:

@@ -119,7 +119,9 @@ class HookContext:
     step: int | None  # the denoising step, or the number of tokens written so far by an autoregressive model
     share: float | None  # of the generation that is behind: this step over the most that its settings can take
     kind: str | None  # "denoise", or "prefill" and "store" for forwards that only fill a cache
-    columns: Any  # which columns of the canvas the positions are, a slice; [batch, position] where a cache picks single ones
+    columns: (
+        Any  # which columns of the canvas the positions are, a slice; [batch, position] where a cache picks single ones
+    )
     rows: int | None  # that count; with guidance the second half of the batch is the unconditional copy
     groups: Tensor | None = field(repr=False)  # [batch, position]: 0 masked, 1 committed, 2 prompt, −1 padding
     canvas: Tensor | None = field(repr=False)  # [batch, column]: the tokens that stand there during this forward

@@ -281,7 +281,8 @@ class PolicyForwards(Forwards):
         looks = [torch.stack(layers) for layers in self.kept_maps if len(layers) == len(self.layers)]
         return CacheUse(
             self.policy.name, sum(self.computed_share) / max(len(self.computed_share), 1), self.step.looks,
-            self.kept_bytes, self.peak_bytes, 1024 * getrusage(RUSAGE_SELF).ru_maxrss, computed, torch.stack(looks) if looks else None,
+            self.kept_bytes, self.peak_bytes, 1024 * getrusage(RUSAGE_SELF).ru_maxrss, computed,
+            torch.stack(looks) if looks else None,
         )  # fmt: skip
 
     def pooled_scores(self, window: Span) -> Tensor:

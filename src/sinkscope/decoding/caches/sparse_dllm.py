@@ -43,7 +43,9 @@ class SparseDLLM(Evicting):
         return step.index < FULL or super().due(canvas, step)
 
     def window(self, canvas: Canvas, step: CacheStep) -> Span:
-        if step.index < FULL:  # a shifted model needs the row before the block, unless its first column is known by then
+        if (
+            step.index < FULL
+        ):  # a shifted model needs the row before the block, unless its first column is known by then
             masked = bool(canvas.masked_positions()[:, step.block[0]].any())
             step.memory["window"] = step.span(*step.block) if masked else step.block
         window: Span = step.memory["window"]
