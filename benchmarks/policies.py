@@ -11,6 +11,7 @@ arithmetic of a step over the block alone, written by hand: its matrix products,
 from __future__ import annotations
 
 import argparse
+import contextlib
 import itertools
 import json
 import statistics
@@ -100,10 +101,8 @@ def time_decoder(model: Model, prompt: torch.Tensor, settings: Decode, count: in
 
     Denoiser.__init__ = remember  # type: ignore[method-assign]
     started = time.process_time()
-    try:
+    with contextlib.suppress(EnoughError):
         decode(model, prompt, settings, history=False, on_step=note)
-    except EnoughError:
-        pass
     steps = [later - earlier for earlier, later in itertools.pairwise([started, *moments])]
     forwards = states[0].forwards
     return steps, forwards.use() if hasattr(forwards, "use") else None

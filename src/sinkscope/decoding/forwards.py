@@ -51,6 +51,44 @@ class Forwards:
         return hidden
 
 
+class ShadowForwards(Forwards):
+    """The canvas, and behind it a block of masks at the places of the block at work.
+
+    A shadow column sees the canvas but its own column, and the other shadows; no canvas column sees a shadow.
+    """
+
+    def __init__(self, model: Model, shadow: int) -> None:
+        super().__init__(model)
+        self.shadow = shadow
+        self.both: Tensor  # [batch, column + shadow, width]: hidden states of the last forward
+
+    def __call__(self, canvas: Tensor, real: Tensor | None, block: tuple[int, int], keep: bool = False) -> Tensor:
+        batch, width = canvas.shape
+        start, stop = block
+        masks = canvas.new_full((batch, stop - start), self.model.require_mask())
+        places = self._positions(canvas, real).expand(batch, -1)
+        positions = torch.cat([places, places[:, start:stop]], 1)
+        self.both = self.run_masked(torch.cat([canvas, masks], 1), self.visible(canvas, real, block), positions)
+        return self.both[:, :width]
+
+    def run_masked(self, ids: Tensor, visible: Tensor, positions: Tensor) -> Tensor:
+        base: Any = self.model.module.base_model
+        output = base(ids, attention_mask=visible, position_ids=positions, use_cache=False, **self.model.direction())
+        hidden: Tensor = output.last_hidden_state
+        return hidden
+
+    def visible(self, canvas: Tensor, real: Tensor | None, block: tuple[int, int], keep: bool = False) -> Tensor:
+        width, (start, stop) = canvas.shape[1], block
+        size = stop - start
+        visible = torch.ones(len(canvas), 1, width + size, width + size, dtype=torch.bool, device=canvas.device)
+        visible[..., :width, width:] = False
+        shadows = torch.arange(size, device=canvas.device)
+        visible[..., width + shadows, start + shadows] = False
+        if real is not None:
+            visible[..., :width] &= real[:, None, None]
+        return visible
+
+
 class BlockForwards:
     """Forwards of block-causal decoders: hidden states of a window, or of all up to its end under a block mask.
 

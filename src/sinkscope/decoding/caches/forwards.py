@@ -67,7 +67,8 @@ class PolicyForwards(Forwards):
         step, canvas = self.step, self.require_canvas()
         step.before, step.block = (step.block if step.forward else None), block
         step.index = 0 if step.moved else step.index
-        step.real = None if bool(canvas.real.all()) else canvas.real
+        if step.forward == 0:  # asked once: on a GPU the host would wait
+            step.real = None if bool(canvas.real.all()) else canvas.real
         due = self.policy.due(canvas, step)
         forgotten = step.moved and not self.policy.lives_on  # what this block needs may have been freed
         self.planned, self.columns = True, None

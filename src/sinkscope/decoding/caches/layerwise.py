@@ -39,7 +39,8 @@ class LayerForwards(PolicyForwards):
         step, canvas = self.step, self.require_canvas()
         step.before, step.block = (step.block if step.forward else None), block
         step.index = 0 if step.moved else step.index
-        step.real = None if bool(canvas.real.all()) else canvas.real
+        if step.forward == 0:
+            step.real = None if bool(canvas.real.all()) else canvas.real
         self.planned, self.span, self.columns = True, (0, columns), None
 
     def __call__(self, canvas: Tensor, real: Tensor | None, block: Span, keep: bool = False) -> Tensor:

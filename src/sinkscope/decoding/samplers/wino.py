@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 from dataclasses import KW_ONLY
-from typing import ClassVar, Literal
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 import torch
 from torch import Tensor
 
 from sinkscope.decoding.canvas import Picks
 from sinkscope.decoding.commit import CommitRule, register
-from sinkscope.decoding.forwards import Forwards
 from sinkscope.decoding.settings import Decode, sampler
-from sinkscope.models.model import Model
 from sinkscope.validation import Count, NonNegative, Share
+
+if TYPE_CHECKING:
+    from sinkscope.decoding.forwards import Forwards
+    from sinkscope.models.model import Model
 
 MOST_TAKEN, LEAST_CAP, TAKEN_SHARE = 20, 5, 0.7  # of the masks of a block in one step
 FIRST_LIMIT = 30  # tokens that may be taken back after the first step of a block
@@ -34,51 +36,13 @@ class WINO(Decode):
     temperature: NonNegative = 0.0
 
     def forwards(self, model: Model) -> Forwards:
+        from sinkscope.decoding.forwards import ShadowForwards
+
         return ShadowForwards(model, self.block or self.length)
 
     @property
     def most_steps(self) -> int:
         return 64 * self.length  # no schedule bounds them: what is taken back is committed again
-
-
-class ShadowForwards(Forwards):
-    """The canvas, and behind it a block of masks at the places of the block at work.
-
-    A shadow column sees the canvas but its own column, and the other shadows; no canvas column sees a shadow.
-    """
-
-    def __init__(self, model: Model, shadow: int) -> None:
-        super().__init__(model)
-        self.shadow = shadow
-        self.both: Tensor  # [batch, column + shadow, width]: hidden states of the last forward
-
-    def __call__(self, canvas: Tensor, real: Tensor | None, block: tuple[int, int], keep: bool = False) -> Tensor:
-        batch, width = canvas.shape
-        start, stop = block
-        masks = canvas.new_full((batch, stop - start), self.model.require_mask())
-        places = self._positions(canvas, real).expand(batch, -1)
-        positions = torch.cat([places, places[:, start:stop]], 1)
-        self.both = self.run_masked(torch.cat([canvas, masks], 1), self.visible(canvas, real, block), positions)
-        return self.both[:, :width]
-
-    def run_masked(self, ids: Tensor, visible: Tensor, positions: Tensor) -> Tensor:
-        base = self.model.module.base_model
-        output = base(  # type: ignore[operator]
-            ids, attention_mask=visible, position_ids=positions, use_cache=False, **self.model.direction()
-        )
-        hidden: Tensor = output.last_hidden_state
-        return hidden
-
-    def visible(self, canvas: Tensor, real: Tensor | None, block: tuple[int, int], keep: bool = False) -> Tensor:
-        width, (start, stop) = canvas.shape[1], block
-        size = stop - start
-        visible = torch.ones(len(canvas), 1, width + size, width + size, dtype=torch.bool, device=canvas.device)
-        visible[..., :width, width:] = False
-        shadows = torch.arange(size, device=canvas.device)
-        visible[..., width + shadows, start + shadows] = False
-        if real is not None:
-            visible[..., :width] &= real[:, None, None]
-        return visible
 
 
 @register("wino", needs=["threshold"])
@@ -106,11 +70,11 @@ class WINORule(CommitRule):
     def belief(self, filled: Tensor) -> Tensor:
         """What the shadow of each filled column gives the token that stands there, float64 [batch, position]."""
         run, start = self.run, self.block.span[0]
-        assert isinstance(run.forwards, ShadowForwards)
+        forwards: Any = run.forwards  # a ShadowForwards
         rows, columns = filled.nonzero(as_tuple=True)
         belief = torch.ones(filled.shape, dtype=torch.float64, device=filled.device)
         if len(rows):
-            shares = run.logits(run.forwards.both, rows, run.canvas.width + columns - start).double().softmax(-1)
+            shares = run.logits(forwards.both, rows, run.canvas.width + columns - start).double().softmax(-1)
             tokens = run.canvas.tokens[rows, columns].to(shares.device)
             belief[rows, columns] = shares.gather(1, tokens[:, None])[:, 0].to(belief.device)
         return belief
