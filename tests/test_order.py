@@ -40,7 +40,7 @@ def test_imports_point_one_way() -> None:
         ("sinks/rules.py", "\n\ndef late():\n    from sinkscope.report import write\n    return write\n"),
         ("attention/tiled.py", "\nimport sinkscope.study\n"),
         ("tracing/record.py", "\nif TYPE_CHECKING:\n    from sinkscope.tasks.harness import HarnessLM\n"),
-        ("tasks/reasoning.py", "\n\ndef round_about():\n    import sinkscope as sk\n    return sk.run\n"),
+        ("tasks/reasoning.py", "\n\ndef round_about():\n    from sinkscope.study.run import run\n    return run\n"),
     ],
 )
 def test_an_import_that_points_right_is_caught(tmp_path: Path, module: str, line: str) -> None:

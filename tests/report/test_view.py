@@ -17,7 +17,7 @@ from made_runs import made_results, made_trace, until
 from playwright.sync_api import Browser
 
 from sinkscope.errors import ReportError
-from sinkscope.report import view
+from sinkscope.report import server
 from sinkscope.report.view import Viewer
 from sinkscope.sinks import Threshold
 from sinkscope.tracing import Trace
@@ -40,7 +40,7 @@ def ask(viewer: Viewer, path: str, method: str = "GET", **headers: str) -> tuple
 
 
 def test_it_listens_on_the_loopback_only(viewer: Viewer) -> None:
-    assert viewer.server.server_address[0] == "127.0.0.1"
+    assert viewer.host == "127.0.0.1"
     assert len(viewer.token) >= 24
 
 
@@ -76,7 +76,10 @@ def test_a_bad_slice_is_a_sentence(viewer: Viewer, query: str) -> None:
 
 
 def test_only_reading_is_possible(viewer: Viewer) -> None:
-    assert ask(viewer, f"/{viewer.token}/", "POST")[0] == 501
+    page = f"/{viewer.token}/"
+    assert ask(viewer, page, "POST")[0] == 403  # of nobody
+    assert ask(viewer, page, "POST", Origin="http://evil.example")[0] == 403
+    assert ask(viewer, page, "POST", Origin=f"http://127.0.0.1:{viewer.port}")[0] == 405
 
 
 @pytest.mark.parametrize("summary", [False, True])
@@ -138,23 +141,19 @@ def test_nothing_to_serve_is_an_error(tmp_path: Path) -> None:
         Viewer(tmp_path, viewer.port)
 
 
-def test_slow_clients_hold_few_threads_and_only_for_a_while(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_slow_clients_wait_for_a_while_only(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """400 connections whose requests never end, some of which send a byte now and then."""
-    monkeypatch.setattr(view, "PATIENCE", 1.0)
+    monkeypatch.setattr(server, "PATIENCE", 1.0)
     with Viewer(run) as viewer, contextlib.ExitStack() as stack:
         before = threading.active_count()
         slow = [
             stack.enter_context(socket.create_connection(("127.0.0.1", viewer.port), timeout=10)) for _ in range(400)
         ]
-        most, started = 0, time.monotonic()
-        while (elapsed := time.monotonic() - started) < 4.0:
+        started = time.monotonic()
+        while time.monotonic() - started < 2.0:
             for one in slow[::50]:
                 with contextlib.suppress(OSError):
                     one.send(b"G")
-            most = max(most, threading.active_count() - before)
-            if elapsed > 1.0 and not viewer.server.waiting:
-                break
             time.sleep(0.1)
-        assert 0 < most <= view.CONNECTIONS
-        assert not viewer.server.waiting
+        assert threading.active_count() - before <= 2  # no thread per connection
         assert ask(viewer, f"/{viewer.token}/")[0] == 200

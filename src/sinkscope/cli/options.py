@@ -96,7 +96,7 @@ def read_prompt(asked: str) -> str | list[Any]:
     if asked.startswith("@") and asked.endswith(".json"):
         return _json_prompt(Path(asked[1:]))
     try:
-        asked = sys.stdin.read() if asked == "-" else asked
+        asked = asked if asked != "-" else "" if sys.stdin is None else sys.stdin.read()
         asked.encode()
     except UnicodeError:
         raise PromptError("Expected a prompt as UTF-8 text, got bytes that are none; convert it first.") from None

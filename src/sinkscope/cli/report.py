@@ -5,14 +5,18 @@ from __future__ import annotations
 import time
 import webbrowser
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
 from typer import Argument, Option
 
+from sinkscope.cli import options
 from sinkscope.cli.app import command
 from sinkscope.cli.options import JsonFlag, refuse, writable
 from sinkscope.cli.screen import print_result, waiting
 from sinkscope.errors import ReportError
+
+if TYPE_CHECKING:
+    from sinkscope.report.server import Server
 
 RunFolder = Annotated[Path, Argument(help="Folder of a run, or the file of a trace.", metavar="RUN|FILE")]
 
@@ -64,22 +68,45 @@ def figures(
 
 @command()
 def view(
-    run: RunFolder,
+    what: Annotated[
+        list[str],
+        Argument(help="A run, the file of a trace, or one or two models to watch.", metavar="RUN|FILE|MODEL [MODEL]"),
+    ],
     port: Annotated[int, Option(help="Port on this machine; 0 is any free one.", min=0, max=65535)] = 0,
     browser: Annotated[bool, Option(help="Open a browser.")] = True,
+    dtype: options.Dtype = None,
+    device: options.Device = None,
     as_json: JsonFlag = False,
 ) -> None:
-    """Look at a run that is too big for one file, served to this machine only, until Ctrl-C."""
-    from sinkscope.report.view import Viewer
-
-    with waiting("reading the run …"):
-        viewer = Viewer(run, port)
-    with viewer:
-        print_result(as_json, {"address": viewer.address}, f"{viewer.address}\nCtrl-C ends it.")
+    """Serve a page to this machine only, until Ctrl-C: a finished run, or a model that you watch and mask."""
+    with waiting("reading …"):
+        server = _server(what, port, dtype, device)
+    with server:
+        print_result(as_json, {"address": server.address}, f"{server.address}\nCtrl-C ends it.")
         if browser:
-            webbrowser.open(viewer.address)
+            webbrowser.open(server.address)
         try:
             while True:
                 time.sleep(3600)
         except KeyboardInterrupt:
             return
+
+
+def _server(what: list[str], port: int, dtype: str | None, device: str | None) -> Server:
+    """The page of a recording where a run or a trace is named, else of models."""
+    path = Path(what[0])
+    recorded = (
+        (path.is_file() and path.suffix != ".gguf") or (path / "results.json").is_file() or (path / "traces").is_dir()
+    )
+    if recorded:
+        from sinkscope.report.view import Viewer
+
+        refuse(ReportError, "with a recording", dtype=dtype, device=device)
+        if len(what) > 1:
+            raise ReportError(f"Expected one run or trace, got {len(what)}; name models to watch them side by side.")
+        return Viewer(path, port)
+    from sinkscope.report.live import Live
+
+    if len(what) > 2:
+        raise ReportError(f"Expected one or two models, got {len(what)}.")
+    return Live(what, port, dtype, device)

@@ -33,7 +33,7 @@ from sinkscope.sinks import rules as sink_rules
 Array = npt.NDArray[Any]
 SPAN = 12.0  # octaves below the largest value that quantised scores resolve; anything smaller is 0
 START = "main.js"
-STYLES = ("palette.css", "layout.css", "panels.css", "canvas.css", "lens.css", "overview.css")
+STYLES = ("palette.css", "layout.css", "panels.css", "canvas.css", "lens.css", "overview.css", "live.css")
 IMPORT = re.compile(r'^import \{([^}]*)\} from "(\.{1,2}/[\w/-]+\.js)";\n', re.M)
 EXPORT = re.compile(r"^export (?:async )?(?:function|const|class|let) (\w+)", re.M)
 
@@ -43,8 +43,8 @@ def _source(name: str) -> str:
 
 
 @cache
-def script() -> str:
-    """All modules as one script, each in a scope of its own, after those that it imports."""
+def script(start: str = START) -> str:
+    """The module `start` and all that it imports as one script, each in a scope of its own, after those that it imports."""
     done: dict[str, str] = {}
 
     def visit(name: str) -> None:
@@ -63,7 +63,7 @@ def script() -> str:
         del done[name]  # put it behind what it needs
         done[name] = f'modules["{name}"] = (() => {{\n{body}return {{ {given} }};\n}})();\n'
 
-    visit(START)
+    visit(start)
     return "const modules = {};\n" + "".join(done.values())
 
 
@@ -103,14 +103,16 @@ def rules() -> list[dict[str, Any]]:
     return found
 
 
-def build(data: dict[str, Any], blobs: Iterable[str] = (), title: str = "sinkscope", remote: bool = False) -> str:
-    """The whole page. data: what `main.js` reads, without the sink rules; blobs: a packed sample each.
+def build(
+    data: dict[str, Any], blobs: Iterable[str] = (), title: str = "sinkscope", remote: bool = False, start: str = START
+) -> str:
+    """The whole page. data: what the module `start` reads, without the sink rules; blobs: a packed sample each.
 
     remote: samples come from the server.
     """
     server = "self" if remote else "none"
     policy = (
-        f"default-src 'none'; script-src '{_hash(script())}'; style-src '{_hash(style())}'; img-src data: blob:; "
+        f"default-src 'none'; script-src '{_hash(script(start))}'; style-src '{_hash(style())}'; img-src data: blob:; "
         f"connect-src '{server}'; base-uri 'none'; form-action 'none'"
     )
     packed = "".join(f'<script type="text/plain" id="blob-{i}">{blob}</script>\n' for i, blob in enumerate(blobs))
@@ -120,7 +122,7 @@ def build(data: dict[str, Any], blobs: Iterable[str] = (), title: str = "sinksco
         "style": style(),
         "data": data_block({**data, "rules": rules()}),
         "blobs": packed,
-        "script": script(),
+        "script": script(start),
     }
     return re.sub(r"\{\{(\w+)\}\}", lambda slot: slots[slot[1]], _source("page.html"))
 

@@ -1,178 +1,96 @@
-"""`view`: the explorer of a run that is too big for one file, served slice by slice to this machine only.
-
-The server listens on the loopback address, answers only if the Host header names it (so that no foreign page can reach
-it through a name of its own), and only under a random token. Addresses carry numbers, never paths.
-"""
+"""`view`: the explorer of a run that is too big for one file, served slice by slice to this machine only."""
 
 from __future__ import annotations
 
 import json
-import secrets
-import socket
-import threading
-import time
-from collections.abc import Callable
-from contextlib import AbstractContextManager, suppress
-from http import HTTPStatus
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+import tempfile
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
-from urllib.parse import parse_qs, urlsplit
 
 import numpy as np
 import torch
+from starlette.concurrency import run_in_threadpool
+from starlette.requests import Request
+from starlette.responses import HTMLResponse, PlainTextResponse, Response
+from starlette.routing import BaseRoute, Route
 
-from sinkscope.errors import ReportError, SinkscopeError
+from sinkscope.errors import ReportError
 from sinkscope.report import page
-from sinkscope.report.overview import overview_of
+from sinkscope.report.overview import overview, overview_of
 from sinkscope.report.sample import canvas_codes, header, largest, layer_means, leads, map_codes, totals
+from sinkscope.report.server import Server
 from sinkscope.report.writing import opening, traces_of
 from sinkscope.sinks.rules import GROUPS, rule_of_form
 from sinkscope.tracing import Trace
 from sinkscope.tracing.heads import head_dynamics
 from sinkscope.tracing.trace import single_threaded
 
-HEADERS = {
-    "Cache-Control": "no-store", "X-Content-Type-Options": "nosniff", "Referrer-Policy": "no-referrer",
-    "Content-Security-Policy": "frame-ancestors 'none'", "Cross-Origin-Resource-Policy": "same-origin",
-}  # fmt: skip
-CONNECTIONS = 32  # a browser opens six; more are closed as they come
-PATIENCE = 5.0  # seconds for a request to come whole, or for the next one on the same connection
 LARGE = 1 << 24  # received values above which the page starts with one layer instead of the mean of all
+NOTHING = PlainTextResponse("There is nothing at this address.", 404)
 
 
-class Server(ThreadingHTTPServer):
-    """A thread per connection, of which there are few, and none waits long for a request."""
+class Recording:
+    """Traces with the page that explores them, and the slices that it asks for."""
 
-    daemon_threads = True
+    def __init__(self, named: Sequence[tuple[str, Trace]], title: str, about: Path | None = None) -> None:
+        self.traces = [trace for _, trace in named]
+        self.title = title
+        self.text = self._page(named, about).encode("utf-8", "replace")
 
-    def __init__(self, address: tuple[str, int], handler: type[BaseHTTPRequestHandler]) -> None:
-        self.waiting: dict[socket.socket, float] = {}  # connections without a whole request, and since when
-        self.places = threading.BoundedSemaphore(CONNECTIONS)
-        super().__init__(address, handler)
-
-    def process_request(self, request: Any, client_address: Any) -> None:
-        if self.places.acquire(blocking=False):
-            self.waiting[request] = time.monotonic()
-            super().process_request(request, client_address)
-        else:
-            self.shutdown_request(request)
-
-    def process_request_thread(self, request: Any, client_address: Any) -> None:
-        try:
-            super().process_request_thread(request, client_address)
-        finally:
-            self.waiting.pop(request, None)
-            self.places.release()
-
-    def service_actions(self) -> None:
-        """Called twice a second; a timeout per read would not end a client that sends a byte now and then."""
-        for request, since in list(self.waiting.items()):
-            if time.monotonic() - since > PATIENCE:
-                with suppress(OSError):
-                    request.shutdown(socket.SHUT_RDWR)
-
-    def handle_error(self, request: Any, client_address: Any) -> None:
-        """Nobody is told that a client went away."""
-
-
-class Viewer(AbstractContextManager["Viewer"]):
-    """A run, served while a `with` lasts or until `close`; `address` is where."""
-
-    def __init__(self, run: Path | str, port: int = 0) -> None:
-        self.run = Path(run)
-        self.traces = traces_of(self.run)
-        self.token = secrets.token_urlsafe(18)
-        self.text = self._page().encode("utf-8", "replace")
-        try:
-            self.server = Server(("127.0.0.1", port), _handler(self))
-        except OSError as error:
-            raise ReportError(f"Port {port} cannot be used ({error}); name another, or 0 for any free one.") from None
-        self.port = int(self.server.server_address[1])
-        self.thread = threading.Thread(target=self.server.serve_forever, daemon=True)
-        self.thread.start()
-
-    @property
-    def address(self) -> str:
-        return f"http://127.0.0.1:{self.port}/{self.token}/"
-
-    def close(self) -> None:
-        self.server.shutdown()
-        self.server.server_close()
-        self.thread.join()
-
-    def __exit__(self, *error: object) -> None:
-        self.close()
-
-    def _page(self) -> str:
+    def _page(self, named: Sequence[tuple[str, Trace]], about: Path | None) -> str:
         samples = []
-        for name, trace in self.traces:
+        for name, trace in named:
             large = trace.steps * trace.layers * trace.heads_count * trace.positions * 3 > LARGE
             head = header(trace, name, classes=not large)
             layer = trace.layers // 2 if large else -1
             samples.append({**head, "detail": "remote", "lead": None, "startLayer": layer})
         all_small = all(one["startLayer"] < 0 for one in samples)
-        start = opening([trace for _, trace in self.traces] if all_small else [])
+        found = overview() if about is None else overview_of(about)
+        compared = [bar["model"] for one in found.get("findings", ()) for bar in one["bars"]]
+        start = opening(self.traces if all_small else [], compared)
         if not start["start"] and samples:
             start["start"] = {"layer": samples[0]["startLayer"]}
-        about = {"title": self.run.name, "overview": overview_of(self.run), "note": "Served from this machine."}
-        return page.build({**about, "samples": samples, **start}, title=f"{self.run.name} · sinkscope", remote=True)
+        facts = {"title": self.title, "overview": found, "note": "Served from this machine."}
+        return page.build({**facts, "samples": samples, **start}, title=f"{self.title} · sinkscope", remote=True)
 
-    def answer(self, path: str) -> bytes | None:
-        """The bytes at an address below the token; None if there is nothing."""
-        address = urlsplit(path)
-        parts = address.path.split("/")
-        if len(parts) < 3 or parts[0] or not secrets.compare_digest(parts[1].encode(), self.token.encode()):
+    def slice(self, number: str, name: str, words: Words) -> bytes | None:
+        """The bytes of a part of a trace; None if there is no such part."""
+        if number not in map(str, range(len(self.traces))) or name not in SLICES:
             return None
-        if parts[2:] == [""]:
-            return self.text
-        traces = {str(number): trace for number, (_, trace) in enumerate(self.traces)}
-        if len(parts) != 5 or parts[2] != "data" or parts[3] not in traces or parts[4] not in SLICES:
-            return None
-        words = {name: values[-1] for name, values in parse_qs(address.query).items()}
         with torch.inference_mode():
-            return SLICES[parts[4]](traces[parts[3]], words)
+            return SLICES[name](self.traces[int(number)], words)
+
+    async def send_slice(self, request: Request) -> Response:
+        """Answer a request for a part of a trace."""
+        where = request.path_params
+        found = await run_in_threadpool(self.slice, where["number"], where["name"], dict(request.query_params))
+        return NOTHING if found is None else Response(found, media_type="application/octet-stream")
 
 
-def _handler(viewer: Viewer) -> type[BaseHTTPRequestHandler]:
-    class Handler(BaseHTTPRequestHandler):
-        protocol_version = "HTTP/1.1"
-        timeout = 2 * PATIENCE  # for a client that does not read its answer
+class Viewer(Server):
+    """A run, or the file of a trace, as a page on this machine."""
 
-        def do_GET(self) -> None:
-            viewer.server.waiting.pop(self.connection, None)
-            self._answer()
-            viewer.server.waiting[self.connection] = time.monotonic()
+    def __init__(self, run: Path | str, port: int = 0) -> None:
+        folder = Path(run)
+        self.recording = Recording(traces_of(folder), folder.name, folder)
+        self.traces = self.recording.traces
 
-        def _answer(self) -> None:
-            hosts = {f"127.0.0.1:{viewer.port}", f"localhost:{viewer.port}"}
-            if self.headers.get("Host", "").lower() not in hosts:
-                return self._send(HTTPStatus.FORBIDDEN, b"This server answers to its own address only.")
-            try:
-                found = viewer.answer(self.path)
-            except (SinkscopeError, ValueError) as error:
-                return self._send(HTTPStatus.BAD_REQUEST, str(error).encode("utf-8", "replace"))
-            if found is None:
-                return self._send(HTTPStatus.NOT_FOUND, b"There is nothing at this address.")
-            whole = found is viewer.text
-            self._send(HTTPStatus.OK, found, "text/html; charset=utf-8" if whole else "application/octet-stream")
+        async def home(request: Request) -> Response:
+            return HTMLResponse(self.recording.text)
 
-        def _send(self, status: HTTPStatus, body: bytes, kind: str = "text/plain; charset=utf-8") -> None:
-            self.send_response(status)
-            for name, value in {"Content-Type": kind, "Content-Length": str(len(body)), **HEADERS}.items():
-                self.send_header(name, value)
-            self.end_headers()
-            self.wfile.write(body)
-
-        def log_message(self, format: str, *args: Any) -> None:
-            """Say nothing: the token would be in every line."""
-
-    return Handler
+        routes: list[BaseRoute] = [Route("/", home), Route("/data/{number}/{name}", self.recording.send_slice)]
+        super().__init__(routes, port)
 
 
 # ---- parts of a trace as plain little-endian bytes, made when the page asks for them
 
 Words = dict[str, str]
+
+
+def whole(trace: Trace, words: Words) -> bytes:
+    """The file that `trace.save` writes."""
+    with tempfile.TemporaryDirectory() as folder:
+        return trace.save(Path(folder) / "trace.safetensors").read_bytes()
 
 
 def canvas(trace: Trace, words: Words) -> bytes:
@@ -249,4 +167,5 @@ def _group(words: Words) -> str:
 
 SLICES: dict[str, Callable[[Trace, Words], bytes]] = {
     "canvas": canvas, "plane": plane, "paths": paths, "heads": heads, "lead": lead, "reasons": reasons, "map": attention,
+    "file": whole,
 }  # fmt: skip
