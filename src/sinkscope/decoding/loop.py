@@ -127,7 +127,7 @@ class Denoiser:
         first, last = block.span if settings.draws_by_block else (0, self.canvas.width)
         count, places = last - first, columns - first
         if isinstance(self.forwards, PolicyForwards):
-            count, places = self.forwards.draws(places, count)
+            count, places = self.forwards.draws(rows, places, count)
         count += getattr(self.forwards, "shadow", 0)
         self.noise.frame(count)
         where = rows * count + places

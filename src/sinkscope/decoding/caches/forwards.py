@@ -113,13 +113,13 @@ class PolicyForwards(Forwards):
         """Where candidates are made, bool [batch, column]: what the policy asks for too, if the last forward predicts it."""
         return self.policy.candidates(positions, self.require_canvas(), self.step) & self.predicted()
 
-    def draws(self, columns: Tensor, width: int) -> tuple[int, Tensor]:
-        """How many positions of a row random numbers are drawn for, and where such columns [n] stand among them."""
+    def draws(self, rows: Tensor, columns: Tensor, width: int) -> tuple[int, Tensor]:
+        """How many positions of a row random numbers are drawn for, and where (rows, columns) [n] stand among them."""
         if not self.policy.draws_computed:
             return width, columns
         computed = self.computed()
-        place = computed.cumsum(1)[0] - 1  # the same number in every row
-        return int(computed[0].sum()), place[columns]
+        place = computed.cumsum(1) - 1
+        return int(computed.sum(1).max()), place[rows, columns]
 
     # ---- a forward
 
