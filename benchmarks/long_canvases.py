@@ -24,8 +24,7 @@ import torch
 import sinkscope as sk
 from attention import MASK, random_module
 from decode import RESULTS, machine, process, resident
-from sinkscope.decoding import Decode, decode
-from sinkscope.decoding.settings import SparseCache
+from sinkscope.decoding import Decode, SparseCache, decode
 from sinkscope.models import Model
 from sinkscope.models.families.llada import LLaDA
 

@@ -298,6 +298,21 @@ def _changed_model(folder: Path, changes: dict[str, Any]) -> Model:
     return _changed(folder, json.dumps(changes))
 
 
+class CacheGolden(Golden):
+    """A family of the set for caches and samplers, see golden/caches/README.md."""
+
+    def prompt(self, case: dict[str, Any]) -> tuple[Tensor, Tensor | None]:
+        """ids [batch, position] and their attention mask (None where nothing is padded)."""
+        ids = torch.tensor(case["prompt_ids"])
+        if not case.get("left_padded"):
+            return ids, None
+        mask = ((ids != self.facts["special_ids"]["pad"]).cumsum(1) > 0).long()
+        return ids, None if bool(mask.all()) else mask
+
+    def found(self, case: dict[str, Any], name: str) -> Tensor:
+        return self.tensor(case["tensors"][name]["name"])
+
+
 Kind = TypeVar("Kind", bound=Golden)
 
 
@@ -330,10 +345,24 @@ def newer_sets() -> Iterator[tuple[str, NewerGolden]]:
 
 def _sets(families: tuple[str, ...], kind: type[Kind]) -> Iterator[tuple[str, Kind]]:
     others = [Path(path) for path in os.environ.get("SINKSCOPE_GOLDEN", "").split(os.pathsep) if path]
-    for folder in [HERE, HERE / "newer", HERE / "newest", HERE / "small", *others]:
+    for folder in [HERE, HERE / "newer", HERE / "newest", HERE / "small", HERE / "caches", *others]:
         for family in families:
-            if (folder / family / "golden.json").is_file():
-                yield f"{folder.name}-{family}", kind(folder / family)
+            if not (folder / family / "golden.json").is_file():
+                continue
+            found = kind(folder / family)
+            of_caches = found.facts.get("format") == "caches-1"  # which has the same families in a form of its own
+            if of_caches == issubclass(kind, CacheGolden):
+                yield f"{folder.name}-{family}", found
+
+
+def cache_cases(*methods: str) -> list[Any]:
+    """(family, case) of the set for caches and samplers; methods: METHOD or METHOD/IMPLEMENTATION."""
+    return [
+        pytest.param(found, {**case, "name": case_name}, id=f"{name}-{case_name}")
+        for name, found in _sets(("llada", "dream"), CacheGolden)
+        for case_name, case in found.facts["cases"].items()
+        if any(case_name.startswith(f"{method}/") for method in methods)
+    ]
 
 
 def newest_sets() -> Iterator[tuple[str, NewestGolden]]:

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 
+import sinkscope.conditions  # noqa: F401 - its conditions are there before anything is put back
+from sinkscope.decoding.caches import CACHE_POLICIES
 from sinkscope.decoding.commit import COMMIT_RULES
 from sinkscope.decoding.settings import SAMPLERS
 from sinkscope.interventions import INTERVENTIONS
@@ -14,7 +16,16 @@ from sinkscope.sinks.rules import RULES
 from sinkscope.tasks.problem import TASKS
 from sinkscope.tasks.protocol import PROTOCOLS
 
-REGISTRIES: tuple[Registry, ...] = (COMMIT_RULES, SAMPLERS, INTERVENTIONS, FAMILIES, RULES, TASKS, PROTOCOLS)
+REGISTRIES: tuple[Registry, ...] = (
+    CACHE_POLICIES,
+    COMMIT_RULES,
+    SAMPLERS,
+    INTERVENTIONS,
+    FAMILIES,
+    RULES,
+    TASKS,
+    PROTOCOLS,
+)
 
 
 @contextmanager

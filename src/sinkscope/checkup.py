@@ -14,8 +14,9 @@ from torch import Tensor
 from sinkscope.attention.observe import observe
 from sinkscope.attention.selfcheck import against_reference
 from sinkscope.decoding import Decode, Decoded, decode, resolve_settings
+from sinkscope.decoding.caches.evicting import SparseCache
 from sinkscope.decoding.noisy import NoisyDecode
-from sinkscope.decoding.settings import CACHES, SparseCache
+from sinkscope.decoding.settings import CACHES
 from sinkscope.errors import CheckpointError, DecodeError, SinkscopeError, TokenizerError, UnknownFamilyError
 from sinkscope.interventions import MaskSinks, intervene
 from sinkscope.interventions.apply import Effect

@@ -11,14 +11,17 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Annotated, Any, ClassVar, Literal
 
-from pydantic import ValidationError
+from pydantic import AfterValidator, ValidationError
 
-from sinkscope.decoding.settings import By, CanvasCache, Per, SparseCache
+from sinkscope.decoding.caches import CACHE_POLICIES
+from sinkscope.decoding.caches.evicting import By, SparseCache
+from sinkscope.decoding.caches.policy import Per
+from sinkscope.decoding.settings import CACHES
 from sinkscope.errors import InterventionError, SinkscopeError, StudyError
 from sinkscope.files import parse_yaml
 from sinkscope.interventions.base import INTERVENTIONS, Aim, Entry, Intervention, Label, Match
 from sinkscope.interventions.positions import Positions
-from sinkscope.interventions.ranked import MaskSinks
+from sinkscope.interventions.ranked import MaskSinks, SinkRule
 from sinkscope.validation import Count, FieldError, FromZero, Number, Seed, Share, first_mistake, settings, show_value
 
 Models = Literal["all", "causal", "diffusion"]
@@ -260,16 +263,38 @@ class OtherSeed(DecodeChange):
         return {"seed": self.seed}
 
 
+def _check_policy(name: str) -> str:
+    if name not in CACHE_POLICIES:
+        raise ValueError(f"must be one of {', '.join(CACHE_POLICIES.names())}, got {show_value(name)}")
+    return name
+
+
+PolicyName = Annotated[str, AfterValidator(_check_policy), Label("{}", 5)]
+RuleOfSinks = Annotated[SinkRule, Label(lambda rule: f"by {' '.join(map(str, rule.to_dict().values()))}", 55)]
+
+
 @settings(StudyError)
 class Cached(DecodeChange):
-    """A cache of the whole canvas."""
+    """A cache policy by its name, with its budget and what becomes of sinks; `decode: {cache: …}` has its other settings."""
 
     name: ClassVar[str] = "cache"
     always: ClassVar[tuple[str, ...]] = ("kind",)
-    kind: Annotated[CanvasCache, Label("{}")] = "dual"
+    kind: PolicyName = "dual"
+    keep: Annotated[Share, Label("keep={:g}", 20)] | None = None
+    sinks: Annotated[Literal["keep", "drop"], Label("sinks {}", 50)] | None = None
+    rule: RuleOfSinks | None = None
+    seed: Annotated[Seed, Label("seed={}", 65)] | None = None
+
+    def __post_init__(self) -> None:
+        try:
+            self.decode()
+        except (SinkscopeError, TypeError) as error:
+            raise ValueError(f"is wrong: {str(error).rstrip('.')}") from None
 
     def decode(self) -> dict[str, Any]:
-        return {"cache": self.kind}
+        words = {name: value for name, value in self.to_entry().items() if name != "kind"}
+        policy = CACHE_POLICIES[self.kind](**words)
+        return {"cache": policy.to_dict() if words or self.kind not in CACHES else self.kind}
 
 
 @settings(StudyError)

@@ -12,16 +12,19 @@ not know.
 | family of models | `Family` | `register_family(MyFamily())` |
 | sink rule | `Rule`, `Columns` | `@register_rule` |
 | commit rule | `CommitRule`, `Picks` | `@register_commit_rule(name)` |
+| cache policy | `CachePolicy`, `Evicting`, `settings` | its `name` |
 | protocol of a benchmark | a YAML file | `register_protocol(path)` |
 """
 
 from sinkscope.attention.call import Call, Change
 from sinkscope.conditions import Condition, DecodeChange
-from sinkscope.decoding.canvas import Block, Picks
+from sinkscope.decoding.caches import CachePolicy, CacheStep
+from sinkscope.decoding.caches.evicting import Evicting, by_kv_head
+from sinkscope.decoding.canvas import Block, Canvas, Picks
 from sinkscope.decoding.commit import CommitRule, most_confident
 from sinkscope.decoding.commit import register as register_commit_rule
 from sinkscope.decoding.settings import Decode
-from sinkscope.errors import InterventionError, RuleError, StudyError, TaskError
+from sinkscope.errors import DecodeError, InterventionError, RuleError, StudyError, TaskError
 from sinkscope.interventions import Intervention, Selector
 from sinkscope.interventions.base import Label
 from sinkscope.interventions.memory import Map, Memory
@@ -38,9 +41,10 @@ from sinkscope.tasks.protocol import register as register_protocol
 from sinkscope.validation import Count, FromZero, NonNegative, Positive, Share, Truth, settings
 
 __all__ = [
-    "Block", "BrowserForm", "Call", "Change", "Columns", "CommitRule", "Condition", "Count", "Decode", "DecodeChange", "Family",
-    "FromZero", "Intervention", "InterventionError", "Label", "Map", "Memory", "Model", "NonNegative", "Picks", "Positive",
-    "Problem", "Protocol", "Rule", "RuleError", "Selector", "Share", "Source", "StudyError", "Task", "TaskError", "Truth",
-    "most_confident", "register_commit_rule", "register_family", "register_protocol", "register_rule", "register_task",
-    "same_final", "settings",
+    "Block", "BrowserForm", "CachePolicy", "CacheStep", "Call", "Canvas", "Change", "Columns", "CommitRule", "Condition",
+    "Count", "Decode", "DecodeChange", "DecodeError", "Evicting", "Family", "FromZero", "Intervention", "InterventionError",
+    "Label", "Map", "Memory", "Model", "NonNegative", "Picks", "Positive", "Problem", "Protocol", "Rule", "RuleError",
+    "Selector", "Share", "Source", "StudyError", "Task", "TaskError", "Truth", "by_kv_head", "most_confident",
+    "register_commit_rule", "register_family", "register_protocol", "register_rule", "register_task", "same_final",
+    "settings",
 ]  # fmt: skip

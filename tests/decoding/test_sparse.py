@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import pytest
 import torch
 from torch import Tensor
 from transformers import DynamicCache
+from transformers.cache_utils import DynamicLayer
 
 import sinkscope as sk
 from sinkscope.attention.forward import Forward, forward_context, seeded
 from sinkscope.decoding import decode
-from sinkscope.decoding.forwards import Forwards, OverwritingLayer
-from sinkscope.decoding.sparse_cache import SparseForwards
+from sinkscope.decoding.caches import CacheStep
+from sinkscope.decoding.caches.forwards import PolicyForwards
+from sinkscope.decoding.canvas import Canvas
+from sinkscope.decoding.forwards import Forwards
 from sinkscope.models import Model, load
 from sinkscope.models.model import pad
 
@@ -116,6 +120,29 @@ def test_what_keys_receive_between_refreshes_is_a_plain_softmax_over_the_kept(
     assert Check.count == forwards * model.config.num_hidden_layers
 
 
+class OverwritingLayer(DynamicLayer):
+    """Keys and values of the whole canvas, of which each forward replaces its own window."""
+
+    def __init__(self, filled: Any, window: tuple[int, int]) -> None:
+        super().__init__()
+        self.lazy_initialization(filled.keys, filled.values)
+        self.keys, self.values, self.window = filled.keys, filled.values, window
+
+    def update(self, key_states: Tensor, value_states: Tensor, *args: Any, **words: Any) -> tuple[Tensor, Tensor]:
+        self.keys[..., slice(*self.window), :] = key_states
+        self.values[..., slice(*self.window), :] = value_states
+        return self.keys, self.values
+
+    def get_mask_sizes(self, query_length: int) -> tuple[int, int]:
+        return self.keys.shape[-2], 0
+
+
+def canvas_of(tokens: Tensor, prompt: int) -> Canvas:
+    real = torch.ones_like(tokens, dtype=torch.bool)
+    given = torch.arange(tokens.shape[1]).expand_as(tokens) < prompt
+    return Canvas(tokens, real, given, -1, [prompt] * len(tokens), tokens.shape[1] - prompt)
+
+
 @torch.inference_mode()
 @pytest.mark.parametrize("shift", [False, True])
 def test_one_look_for_several_blocks_is_a_dual_cache_that_lives_on(model: Model, shift: bool) -> None:
@@ -126,7 +153,8 @@ def test_one_look_for_several_blocks_is_a_dual_cache_that_lives_on(model: Model,
     begin = first[0] - int(shift), second[0] - int(shift)
     twin = Forwards(model)
     twin.cache = DynamicCache()
-    sparse = SparseForwards(model, sk.SparseCache(keep=1.0, blocks=2), shift=shift)
+    sparse = PolicyForwards(model, sk.SparseCache(keep=1.0, blocks=2), shift=shift)
+    sparse.canvas = canvas_of(start, first[0])
     windows = [(0, width), (begin[0], first[1]), (begin[0], width), (begin[1], width), (begin[1], width)]
     for step, (block, window) in enumerate(zip([first, first, second, second, second], windows, strict=True)):
         canvas = start.clone()
@@ -150,14 +178,16 @@ def test_how_often_the_whole_canvas_is_computed(model: Model, words: dict[str, o
 
 @pytest.mark.parametrize("by", ["sinks", "no_sinks"])
 def test_the_strongest_sinks_are_the_first_to_be_kept_or_to_go(model: Model, by: str) -> None:
-    cache = SparseForwards(model, sk.SparseCache(by=by), shift=False)  # type: ignore[arg-type]
+    cache = PolicyForwards(model, sk.SparseCache(by=by), shift=False)  # type: ignore[arg-type]
+    cache.canvas = canvas_of(torch.zeros(1, 12, dtype=torch.int64), 8)
+    cache.step.block = (8, 10)
     outside = torch.ones(1, 12, dtype=torch.bool)
     outside[:, 8:10] = False
     received = torch.full((1, 1, 12), 0.2)
     received[..., 1], received[..., 4], received[..., 6] = 6.0, 9.0, 5.5  # all three above the mean by more than 3
-    scores = cache._scores(0, received, (1, 1, 12), torch.ones_like(outside), outside, (8, 10)).masked_fill(
-        ~outside[:, None], -torch.inf
-    )
+    cache.received[0] = received
+    cache.layers[0].keys = cache.layers[0].values = torch.zeros(1, 1, 12, 4)
+    scores = cache.scores(0, (8, 10)).masked_fill(~outside[:, None], -torch.inf)
     order = scores.argsort(dim=-1, descending=True, stable=True)[0, 0, :10].tolist()
     near = [7, 10, 11, 5, 3, 2, 0]
     assert order == ([4, 1, 6, *near] if by == "sinks" else [*near, 6, 1, 4])
@@ -174,7 +204,7 @@ def test_random_keys_differ_between_rows_that_have_seeds_of_their_own(model: Mod
     layers = []
     for seed in (2, 3):
         with seeded((seed,)), forward_context(_nothing(seed)):
-            layers.append(SparseForwards(model, wanted.cache, shift=False)._drawn(0, (1, 2, 30)))  # type: ignore[arg-type]
+            layers.append(CacheStep(shift=False).draw(0, (1, 2, 30), alike=False))
     assert not torch.equal(*layers)
 
 

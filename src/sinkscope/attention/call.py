@@ -303,6 +303,10 @@ def _summed(
     use, drop, extra = merge_changes(small if narrow else call, [*changes, *_own_key(call, changes)])
     if maps is None:
         keep_self = any(change.keep_self for change in changes)
+        if keep_self and call.forward is not None and call.forward.columns is not None:
+            raise InterventionError(
+                "keep_self needs queries side by side, and this cache computes single columns; drop one."
+            )
         found = _attend(call, use, extra, drop_keys=drop, clean=drop is not None, keep_self=keep_self)
         out, received, clean = found[0], found[1], found[-1]
     else:

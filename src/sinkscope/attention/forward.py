@@ -48,6 +48,7 @@ class Forward:
     causal: bool = False
     visible: Tensor | None = None  # bool [batch | 1, query, key]
     kept: Callable[[int], SparseKeys | None] | None = None  # of a layer under a sparse cache; None: no key is left out
+    columns: Tensor | None = None  # [batch, query]: of each query, where they do not stand side by side from `start` on
     row_seeds: tuple[int, ...] | None = None  # one per row that counts: random choices are drawn again for each
     time: Tensor | None = None  # [batch | 1]: how noisy the canvas is, for models that are told
     most: int | None = None  # steps that the generation can take at most; None where nobody knows

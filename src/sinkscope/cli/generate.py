@@ -37,7 +37,7 @@ def generate(
     algorithm: Annotated[str | None, Option(help="Dream: origin, maskgit_plus, topk_margin or entropy.")] = None,
     threshold: Annotated[float | None, Option(help="Parallel: commit all tokens at least so sure.")] = None,
     factor: Annotated[float | None, Option(help="Parallel: the required confidence falls with the rank.")] = None,
-    cache: Annotated[str | None, Option(help="Parallel: prefix or dual.")] = None,
+    cache: Annotated[str | None, Option(help="Parallel: prefix, dual, or the name of another cache policy.")] = None,
     noise: Annotated[str | None, Option(help="reference (the authors' stream) or per_row.")] = None,
     pace: Annotated[float, Option(help="Seconds that each step stays on a terminal, at least.", min=0)] = 0,
     chat: Annotated[bool, Option(help="Put the prompt into the chat template, if there is one.")] = True,

@@ -274,6 +274,25 @@ OnStep = Callable[[Step], object]
 
 
 @dataclass(frozen=True)
+class CacheUse:
+    """What a generation under a cache policy computed and held."""
+
+    policy: str
+    computed_share: float  # of positions, over all forwards; 1 without a cache
+    looks: int  # forwards over the whole canvas
+    kept_bytes: int  # the most that keys and values (and kept outputs) took between two forwards
+    peak_bytes: int  # the most at any time
+    process_peak_bytes: int  # the most that the process has held so far, whatever for
+    computed: Tensor | None = None  # bool [forward, layer, batch, position]; with history only
+    kept: Tensor | None = None  # bool [look, layer, batch, kv head, position]; with history only
+
+    def to_dict(self) -> dict[str, Any]:
+        """What is the same whenever the generation is repeated, the maps left out."""
+        without = ("computed", "kept", "process_peak_bytes")
+        return {name: value for name, value in vars(self).items() if name not in without}
+
+
+@dataclass(frozen=True)
 class Decoded:
     """A finished generation of a batch."""
 
@@ -281,6 +300,7 @@ class Decoded:
     history: Tensor | None  # [steps + 1, batch, position]: the canvas before each denoising forward, and the last
     forwards: int  # all forwards: those that only fill a cache too
     returned: tuple[Tensor, ...] = ()  # per row the answer alone, cut where the authors' code cuts it
+    cache: CacheUse | None = None  # None: no cache policy
 
 
 @dataclass
@@ -291,6 +311,7 @@ class DecodeRun:
     on_step: OnStep | None = None
     forwards: int = 0
     canvases: list[Tensor] = field(default_factory=list)
+    cache: CacheUse | None = None
 
     def note(self, canvas: Tensor) -> None:
         """Called before every denoising forward, and at the end."""
@@ -307,4 +328,4 @@ class DecodeRun:
 
     def finish(self, tokens: Tensor, returned: Sequence[Tensor]) -> Decoded:
         history = torch.stack(self.canvases) if self.keep else None
-        return Decoded(tokens, history, self.forwards, tuple(returned))
+        return Decoded(tokens, history, self.forwards, tuple(returned), self.cache)

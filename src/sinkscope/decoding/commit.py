@@ -44,6 +44,10 @@ class CommitRule:
         """What to do with the candidates [batch, position]; confidence is −∞ where there is none."""
         raise TypeError(f"{type(self).__name__} must say what to commit")
 
+    def best(self, score: Tensor, counts: list[int]) -> Tensor:
+        """The `counts[row]` best columns of each answer, bool [batch, position]; ties as of a topk over the answer alone."""
+        return most_confident(score, counts, torch.tensor(self.run.canvas.answers))
+
     def open(self) -> Tensor:
         """bool [batch, position]: open positions up to the end of the block, or in it, in rows that go on."""
         here = self.block.inside if self.block_only else self.block.until

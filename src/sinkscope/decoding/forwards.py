@@ -7,7 +7,6 @@ from typing import Any
 import torch
 from torch import Tensor
 from transformers import DynamicCache
-from transformers.cache_utils import DynamicLayer
 
 from sinkscope.attention.patch import padding_row
 from sinkscope.models.family import block_mask, counted, reordered_mask, without_padding
@@ -15,47 +14,23 @@ from sinkscope.models.model import Model
 
 
 class Forwards:
-    """Hidden states of the canvas; with a kind of cache, of the part of it that the next step needs."""
+    """Hidden states of the whole canvas at every step."""
 
-    def __init__(self, model: Model, kind: str | None = None, shift: bool | None = None) -> None:
+    def __init__(self, model: Model, shift: bool | None = None) -> None:
         self.shift = model.shift if shift is None else shift
-        self.model, self.kind = model, kind
-        self.cache: DynamicCache | None = None
-        self.block: tuple[int, int] | None = None
+        self.model = model
 
     def window(self, block: tuple[int, int], columns: int) -> tuple[int, int]:
         """Which columns of the canvas the next forward will take as queries."""
-        if self.kind is None or self.block != block:
-            return 0, columns
-        # A shifted family predicts the first token of the block from the column before it.
-        start = max(block[0] - int(self.shift), 0)
-        return start, block[1] if self.kind == "dual" else columns
+        return 0, columns
 
     def __call__(self, canvas: Tensor, real: Tensor | None, block: tuple[int, int], keep: bool = False) -> Tensor:
         """canvas [batch, position] → hidden [batch, window, width]; real: bool like it, None where nothing is padded."""
-        start, stop = self.window(block, canvas.shape[1])
-        positions = self._positions(canvas, real)
-        if self.kind is None:
-            return self._run(canvas, real, positions, None)
-        if self.block != block:  # a block's first forward is over everything, and fills the cache
-            self.cache = DynamicCache()
-            hidden = self._run(canvas, real, positions, self.cache)
-            self.block = block
-            start, stop = self.window(block, canvas.shape[1])
-            if self.kind == "dual":
-                self.cache.layers = [OverwritingLayer(layer, (start, stop)) for layer in self.cache.layers]
-            else:
-                self.cache.crop(start - canvas.shape[1])
-            return hidden
-        assert self.cache is not None
-        hidden = self._run(canvas[:, start:stop], real, positions[:, start:stop], self.cache)
-        if self.kind == "prefix":
-            self.cache.crop(start - stop)
-        return hidden
+        return self._run(canvas, real, self._positions(canvas, real), None)
 
     def visible(self, canvas: Tensor, real: Tensor | None, block: tuple[int, int], keep: bool = False) -> Tensor | None:
         """Which keys each query of the next forward sees, bool [batch | 1, 1, query, key]; None: all that are real."""
-        return None if self.kind is not None else self.model.family.visible(self.model, canvas, real)
+        return self.model.family.visible(self.model, canvas, real)
 
     def _positions(self, canvas: Tensor, real: Tensor | None) -> Tensor:
         """[batch | 1, position]: as the family counts them."""
@@ -76,24 +51,42 @@ class Forwards:
         return hidden
 
 
-class OverwritingLayer(DynamicLayer):
-    """Keys and values of the whole canvas, of which each forward replaces its own window."""
+class ShadowForwards(Forwards):
+    """The canvas, and behind it a block of masks at the places of the block at work.
 
-    def __init__(self, filled: Any, window: tuple[int, int]) -> None:
-        super().__init__()  # type: ignore[no-untyped-call]
-        self.lazy_initialization(filled.keys, filled.values)
-        self.whole: tuple[Tensor, Tensor] = (filled.keys, filled.values)  # [batch, kv head, position, dim]
-        self.keys, self.values = self.whole
-        self.window = window
+    A shadow column sees the canvas but its own column, and the other shadows; no canvas column sees a shadow.
+    """
 
-    def update(self, key_states: Tensor, value_states: Tensor, *args: Any, **kwargs: Any) -> tuple[Tensor, Tensor]:
-        start, stop = self.window
-        self.whole[0][..., start:stop, :] = key_states
-        self.whole[1][..., start:stop, :] = value_states
-        return self.whole
+    def __init__(self, model: Model, shadow: int) -> None:
+        super().__init__(model)
+        self.shadow = shadow
+        self.both: Tensor  # [batch, column + shadow, width]: hidden states of the last forward
 
-    def get_mask_sizes(self, query_length: int) -> tuple[int, int]:
-        return self.whole[0].shape[-2], 0
+    def __call__(self, canvas: Tensor, real: Tensor | None, block: tuple[int, int], keep: bool = False) -> Tensor:
+        batch, width = canvas.shape
+        start, stop = block
+        masks = canvas.new_full((batch, stop - start), self.model.require_mask())
+        places = self._positions(canvas, real).expand(batch, -1)
+        positions = torch.cat([places, places[:, start:stop]], 1)
+        self.both = self.run_masked(torch.cat([canvas, masks], 1), self.visible(canvas, real, block), positions)
+        return self.both[:, :width]
+
+    def run_masked(self, ids: Tensor, visible: Tensor, positions: Tensor) -> Tensor:
+        base: Any = self.model.module.base_model
+        output = base(ids, attention_mask=visible, position_ids=positions, use_cache=False, **self.model.direction())
+        hidden: Tensor = output.last_hidden_state
+        return hidden
+
+    def visible(self, canvas: Tensor, real: Tensor | None, block: tuple[int, int], keep: bool = False) -> Tensor:
+        width, (start, stop) = canvas.shape[1], block
+        size = stop - start
+        visible = torch.ones(len(canvas), 1, width + size, width + size, dtype=torch.bool, device=canvas.device)
+        visible[..., :width, width:] = False
+        shadows = torch.arange(size, device=canvas.device)
+        visible[..., width + shadows, start + shadows] = False
+        if real is not None:
+            visible[..., :width] &= real[:, None, None]
+        return visible
 
 
 class BlockForwards:

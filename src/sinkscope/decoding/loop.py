@@ -6,15 +6,16 @@ from dataclasses import replace
 
 import torch
 from torch import Tensor
+from torch.nn import functional
 
 from sinkscope.attention.forward import COMMITTED, MASKED, PROMPT, Forward, forward_context
+from sinkscope.decoding.caches.forwards import PolicyForwards
 from sinkscope.decoding.canvas import Block, DecodeRun, Picks, Step, blocks, build_canvas
 from sinkscope.decoding.choose import CHOICES
 from sinkscope.decoding.commit import COMMIT_RULES
 from sinkscope.decoding.forwards import BlockForwards
 from sinkscope.decoding.noise import noise_of
 from sinkscope.decoding.settings import CACHES, Decode
-from sinkscope.decoding.sparse_cache import SparseForwards
 from sinkscope.errors import DecodeError
 from sinkscope.models.model import Model
 
@@ -42,6 +43,8 @@ class Denoiser:
         kept = torch.tensor(settings.guidance_keep, dtype=torch.int64, device=prompt.device)
         self.given = self.canvas.given & ~self.canvas.masked_positions() & ~torch.isin(self.canvas.tokens, kept)
         self.forwards = settings.forwards(model)
+        if isinstance(self.forwards, PolicyForwards):
+            self.forwards.canvas, self.forwards.keeps_maps = self.canvas, run.keep
         self.noise = noise_of(settings, self.canvas.tokens.shape, self.padding)
         self.chooser = CHOICES[settings.choice](settings, self.noise, self.eos_id, self.eot_id)
         self.done = torch.zeros(self.canvas.batch, dtype=torch.bool, device=prompt.device)
@@ -64,7 +67,13 @@ class Denoiser:
 
     def run_forward(self, kind: str, span: tuple[int, int]) -> tuple[Tensor, int]:
         start, stop = self.forwards.window(span, self.canvas.width)
-        tokens, labels, real = self.canvas.tokens, self.labels()[:, start:stop], self.canvas.real
+        policy = self.forwards if isinstance(self.forwards, PolicyForwards) else None
+        columns = None if policy is None else policy.columns
+        labels = self.labels()[:, start:stop] if columns is None else self.labels().gather(1, columns)
+        labels = functional.pad(
+            labels, (0, getattr(self.forwards, "shadow", 0)), value=-1
+        )  # masks that check the block
+        tokens, real = self.canvas.tokens, self.canvas.real
         padding = self.padding if int(self.padding.max()) else None
         if self.guided:
             tokens = torch.cat([tokens, tokens.masked_fill(self.given, self.canvas.mask_id)])
@@ -79,8 +88,8 @@ class Denoiser:
         # Padded elsewhere than at the left.
         if self.padded and bool((self.canvas.real.sum(1).cpu() + self.padding < self.canvas.width).any()):
             forward = replace(forward, real=real)
-        if isinstance(self.forwards, SparseForwards):
-            forward = replace(forward, kept=self.forwards.cached_columns)
+        if policy is not None:
+            forward = replace(forward, kept=policy.cached_columns, columns=columns)
         self.run.forwards += 2 if self.guided and self.settings.layout == "left" else 1  # the authors run two
         with forward_context(forward):
             hidden = self.forwards(tokens, real if self.padded else None, span, keep)
@@ -103,6 +112,12 @@ class Denoiser:
             logits[:, valid:] = -torch.inf
         return logits
 
+    def wanted(self, positions: Tensor) -> Tensor:
+        """Of these positions [batch, position] those that the last forward predicts; and what a cache policy asks for."""
+        if not isinstance(self.forwards, PolicyForwards):
+            return positions
+        return self.forwards.wanted(positions)
+
     def candidates(self, hidden: Tensor, start: int, wanted: Tensor, block: Block) -> tuple[Tensor, Tensor]:
         """Candidate ids and confidence at the wanted positions, both [batch, position] (canvas and NaN elsewhere)."""
         settings, vocabulary = self.settings, self.model.vocabulary
@@ -110,8 +125,12 @@ class Denoiser:
         confidence = torch.full(chosen.shape, torch.nan, dtype=torch.float64, device=chosen.device)
         rows, columns = wanted.nonzero(as_tuple=True)
         first, last = block.span if settings.draws_by_block else (0, self.canvas.width)
-        self.noise.frame(last - first)
-        where = rows * (last - first) + columns - first
+        count, places = last - first, columns - first
+        if isinstance(self.forwards, PolicyForwards):
+            count, places = self.forwards.draws(rows, places, count)
+        count += getattr(self.forwards, "shadow", 0)
+        self.noise.frame(count)
+        where = rows * count + places
         room = HEAD_BYTES if hidden.device.type == "cpu" else GPU_HEAD_BYTES
         size = max(len(where), 1) if self.chooser.whole else max(room // (8 * vocabulary), 1)
         self.noise.begin_step()
@@ -132,6 +151,8 @@ class Denoiser:
             edited if picks.edit is not None else None, picks.reopen,
         )  # fmt: skip
         self.step += 1
+        if isinstance(self.forwards, PolicyForwards):
+            self.forwards.note(step)
         self.update_done(block, finished=False)
         self.run.tell(step)
 
@@ -188,6 +209,7 @@ def denoise(
         reached = block.span[1] if settings.layout == "left" else reached
         denoise_block(state, block)
     run.note(state.canvas.tokens)
+    run.cache = state.forwards.use() if isinstance(state.forwards, PolicyForwards) else None
     run.cut(reached)
     return state.canvas.tokens[:, :reached], [state.returned(row, reached) for row in range(state.canvas.batch)]
 
@@ -204,8 +226,9 @@ def denoise_block(state: Denoiser, block: Block) -> None:
                 "of this length takes: it keeps choosing its mask token; look at mask_token_id, or use another model."
             )
         hidden, start = state.forward(block)
-        chosen, confidence = state.candidates(hidden, start, rule.candidate_positions(), block)
-        picks = rule.pick(chosen, confidence.nan_to_num(nan=-torch.inf))
+        positions = rule.candidate_positions()
+        chosen, confidence = state.candidates(hidden, start, state.wanted(positions), block)
+        picks = rule.pick(chosen, confidence.masked_fill(~positions, torch.nan).nan_to_num(nan=-torch.inf))
         state.commit(chosen, confidence, picks, block)
         rule.step += 1
     state.update_done(block, finished=True)

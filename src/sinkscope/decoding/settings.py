@@ -5,15 +5,16 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import KW_ONLY, asdict, fields, replace
 from math import ceil
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, dataclass_transform, get_args, get_type_hints
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, dataclass_transform, get_type_hints
 
 from pydantic import AfterValidator, BeforeValidator, Field
 
 from sinkscope.aliases import rename_settings
+from sinkscope.decoding.caches import CACHE_POLICIES, CachePolicy, read_policy
 from sinkscope.decoding.commit import COMMIT_RULES
 from sinkscope.errors import DecodeError
 from sinkscope.registry import Registry
-from sinkscope.validation import Count, FromZero, NonNegative, Seed, Share, settings, validate
+from sinkscope.validation import Count, NonNegative, Seed, Share, settings, validate
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -23,17 +24,20 @@ if TYPE_CHECKING:
     from sinkscope.decoding.samplers.bd3lm import BD3LMDiT
     from sinkscope.decoding.samplers.block_diffusion import SDAR, FastDLLM2, LLaDA2, LLaDA21
     from sinkscope.decoding.samplers.causal import Autoregressive
+    from sinkscope.decoding.samplers.certainty import Certainty, PCSampler
     from sinkscope.decoding.samplers.diffusion_gemma import DiffusionGemma
     from sinkscope.decoding.samplers.dllm import BD3LM, MDLM
     from sinkscope.decoding.samplers.dream import Dream
     from sinkscope.decoding.samplers.gidd import GIDD, GIDDCorrection
     from sinkscope.decoding.samplers.gidd_v2 import GIDDv2
+    from sinkscope.decoding.samplers.klass import KLASS
     from sinkscope.decoding.samplers.llada import LLaDA, MMaDA
     from sinkscope.decoding.samplers.mdlm import MDLMDiT
     from sinkscope.decoding.samplers.nemotron import Nemotron
     from sinkscope.decoding.samplers.parallel import Parallel, WeDLM
     from sinkscope.decoding.samplers.rnd1 import RND1
     from sinkscope.decoding.samplers.sedd import SEDD
+    from sinkscope.decoding.samplers.wino import WINO
     from sinkscope.models.model import Model
 
 
@@ -55,12 +59,9 @@ Positions = Annotated[tuple[Position, ...], BeforeValidator(as_tuple)]
 
 Confidence = Literal["probability", "margin", "entropy", "random"]
 Noise = Literal["reference", "per_row"]
-Choice = Literal["gumbel", "draw", "block_draw", "likeliest", "entropy"]
+Choice = Literal["gumbel", "draw", "block_draw", "likeliest", "entropy", "klass"]
 Mode = Literal["diffusion", "autoregressive", "self_speculation"]  # of a checkpoint that decodes in several ways
-CanvasCache = Literal["prefix", "dual"]  # kinds of decoding/forwards.py, for models that see the whole canvas
-By = Literal["received", "sinks", "no_sinks", "recent", "random"]
-Per = Literal["head", "layer"]
-CACHES: tuple[str, ...] = get_args(CanvasCache)
+CACHES = ("prefix", "dual")  # cache policies of decoding/caches that a name alone stands for
 
 # answer: blocks from the end of a left-padded prompt. rows: from the end of each row's own prompt, padded on either side.
 # grid: from column 0, the first block holding the end of the prompt. left: prompts padded at the left to whole blocks.
@@ -76,53 +77,7 @@ Layout = Literal["answer", "rows", "grid", "left", "aligned", "ahead", "total", 
 # them has end-of-text with nothing masked before it.
 Stop = Literal["never", "eot", "eos", "early_eos", "ids", "row_eos", "batch_eos"]
 
-
-@settings(DecodeError)
-class SparseCache:
-    """Between refreshes only the block is computed, against its own keys and a kept share of all others.
-
-    by: "received" keeps the keys that received most attention at the last refresh. "sinks" keeps what `rule` calls so, the
-    strongest first, then the nearest. "no_sinks" leaves the strongest out first (the control). "recent" keeps the nearest,
-    "random" random ones. recent: so many nearest keys are kept whatever `by` says. blocks: so many blocks share one look at
-    the whole canvas. refresh: also after so many forwards. drift: also as soon as the block's most attended key's value
-    has turned by more than this (1 − cosine, mean over layers; a batch is refreshed as a whole, by its mean).
-    keep = 1 is the dual cache; with refresh = 1 it is decoding without a cache.
-    """
-
-    keep: Share = 0.25  # share of the keys outside the block
-    by: By = "received"
-    recent: FromZero = 0
-    refresh: Count | None = None
-    per: Per = "head"
-    drift: Annotated[float, Field(strict=True, ge=0, le=2, allow_inf_nan=False)] | None = None
-    rule: Mapping[str, Any] | None = (
-        None  # a sink rule as in study files; None: the paper's epsilon of 3, in column sums
-    )
-    seed: Seed = 0  # of random keys
-    blocks: Count | Literal["all"] = 1
-
-    def __post_init__(self) -> None:
-        without_effect = {
-            "rule": self.rule is not None and self.by not in ("sinks", "no_sinks"),
-            "blocks": self.blocks != 1 and self.refresh == 1,
-            "seed": bool(self.seed) and self.by != "random",
-        }
-        for name in (name for name, wrong in without_effect.items() if wrong):
-            raise DecodeError(
-                f"{name} has no effect in a sparse cache by {self.by}, refresh={self.refresh}; leave it out."
-            )
-
-    @property
-    def ranks(self) -> bool:
-        """Whether what keys received is needed at a refresh: not where all are kept, or none is ever read."""
-        chooses = self.by in ("received", "sinks", "no_sinks") and self.keep < 1 and self.refresh != 1
-        return chooses or self.drift is not None
-
-    def to_dict(self) -> dict[str, Any]:
-        return asdict(self)
-
-
-Cache = Literal["prefix", "dual", "exact"] | SparseCache | None
+Cache = Annotated[Literal["prefix", "dual", "exact"] | CachePolicy | None, BeforeValidator(read_policy)]
 
 
 @settings(DecodeError)
@@ -175,6 +130,10 @@ class Decode:
         nemotron: ClassVar[type[Nemotron]]
         wedlm: ClassVar[type[WeDLM]]
         rnd1: ClassVar[type[RND1]]
+        klass: ClassVar[type[KLASS]]
+        wino: ClassVar[type[WINO]]
+        pc_sampler: ClassVar[type[PCSampler]]
+        certainty: ClassVar[type[Certainty]]
         diffusion_gemma: ClassVar[type[DiffusionGemma]]
         mdlm_dit: ClassVar[type[MDLMDiT]]
         bd3lm_dit: ClassVar[type[BD3LMDiT]]
@@ -291,15 +250,13 @@ class Decode:
     def forwards(self, model: Model) -> Forwards | BlockForwards:
         """How the canvas is run through the model: whole, in parts, or block by block."""
         from sinkscope.decoding.forwards import BlockForwards, Forwards
-        from sinkscope.decoding.sparse_cache import SparseForwards
 
         shift = model.shift if self.shift is None else self.shift
         if self.block_causal:
             assert self.block is not None
             return BlockForwards(model, self.block, self.cache == "exact", shift)
-        if isinstance(self.cache, SparseCache):
-            return SparseForwards(model, self.cache, shift)
-        return Forwards(model, self.cache, shift)
+        policy = CACHE_POLICIES[self.cache]() if isinstance(self.cache, str) else self.cache
+        return Forwards(model, shift) if policy is None else policy.forwards(model, shift)
 
     def generate(
         self, model: Model, prompt: Tensor, attention_mask: Tensor | None, run: DecodeRun
@@ -337,7 +294,7 @@ class Decode:
             self.check_rule()
         elif self.commit is not None or self.factor is not None:
             raise DecodeError(f"{self.sampler} decoding has no commit rule to choose; leave commit and factor out.")
-        cache = "sparse" if isinstance(self.cache, SparseCache) else self.cache
+        cache = "sparse" if isinstance(self.cache, CachePolicy) else self.cache
         if cache not in self.caches:
             known = ", ".join(map(str, self.caches))
             raise DecodeError(f"Expected a cache that goes with {self.sampler} decoding ({known}), got {cache}.")
@@ -381,6 +338,8 @@ class Decode:
 
     def to_dict(self) -> dict[str, Any]:
         values = {name: list(value) if isinstance(value, tuple) else value for name, value in asdict(self).items()}
+        if isinstance(self.cache, CachePolicy):
+            values["cache"] = self.cache.to_dict()
         return {"family": self.sampler, **values}
 
     @classmethod
@@ -397,8 +356,6 @@ class Decode:
         rest = {str(name): value for name, value in values.items() if name != "family"}
         if unknown := sorted(name for name, value in rest.items() if name not in known and value is not None):
             raise DecodeError(f"{', '.join(unknown)} has no effect in {cls.sampler} decoding; leave it out.")
-        if isinstance(rest.get("cache"), Mapping):
-            rest["cache"] = SparseCache(**rest["cache"])
         return {name: value for name, value in rest.items() if name in known}
 
     def changed(self, words: Mapping[str, Any]) -> Decode:

@@ -161,7 +161,9 @@ class HookContext:
     step: int | None  # the denoising step, or the number of tokens written so far by an autoregressive model
     share: float | None  # of the generation that is behind: this step over the most that its settings can take
     kind: str | None  # "denoise", or "prefill" and "store" for forwards that only fill a cache
-    columns: slice  # which columns of the canvas the activation's positions are: under a cache, not all
+    columns: (
+        Any  # which columns of the canvas the positions are, a slice; [batch, position] where a cache picks single ones
+    )
     rows: int | None  # that count; with guidance the second half of the batch is the unconditional copy
     groups: Tensor | None = field(repr=False)  # [batch, position]: 0 masked, 1 committed, 2 prompt, −1 padding
     canvas: Tensor | None = field(repr=False)  # [batch, column]: the tokens that stand there during this forward
@@ -172,7 +174,8 @@ class HookContext:
         forward = running()
         if forward is None:
             return cls(place, layer, None, hooked, None, None, None, slice(0, None), None, None, None)
-        columns = slice(forward.start, forward.start + forward.labels.shape[1])
+        span = slice(forward.start, forward.start + forward.labels.shape[1])
+        columns = span if forward.columns is None else forward.columns
         known = forward.step, forward.share, forward.kind, columns, forward.rows, forward.labels, forward.ids
         return cls(place, layer, forward, hooked, *known)
 

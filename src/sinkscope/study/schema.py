@@ -152,7 +152,7 @@ def _read_decode(words: Any) -> dict[str, Any]:
             raise FieldError(f"must not be given: {NOT_CONFIGURABLE[name]}", name)
         if name not in known:
             raise FieldError(f"is no decode setting; use {NAMES.get(name) or ', '.join(sorted(known))}", name)
-        if isinstance(value, dict) or value == []:
+        if (isinstance(value, dict) and name != "cache") or value == []:
             raise FieldError(f"must be one value, or a list of values to sweep, got {show_value(value)}", name)
         for one in value if isinstance(value, list) else [value]:
             try:

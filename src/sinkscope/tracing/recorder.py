@@ -180,6 +180,8 @@ class Recorder(Tap):
             raise TraceError("A recorder listens to sinkscope's decoders only; use sk.observe for plain forwards.")
         if not self.needs_sums_fused(call):
             return
+        if forward.columns is not None and self.keep.maps:
+            raise TraceError("A cache that computes single columns has no whole maps to keep; trace without keep.maps.")
         rows, step, layer = forward.rows, forward.step, call.layer
         received = result.received[:rows]
         if self.form == "full":

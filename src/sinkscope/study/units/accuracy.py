@@ -68,7 +68,8 @@ class AnswersKind(UnitKind):
             tokens = returned.cpu()
             text = model.decode_text(tokens)
             rows.append({"problem": prompt.number, "text": text, "tokens": tokens.tolist(), "confidence": sure})
-        return {"rows": rows, "effect": taken.effect(), "forwards": done.forwards}
+        cost = {} if done.cache is None else {"cache": done.cache.to_dict()}
+        return {"rows": rows, "effect": taken.effect(), "forwards": done.forwards, **cost}
 
     def _answer_up_to_stops(self, study: Study, job: Job) -> dict[str, Any]:
         """The same for a benchmark, whose prompts are laid out already, and whose answers end at stop strings."""

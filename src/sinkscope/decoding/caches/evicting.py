@@ -1,0 +1,164 @@
+"""Policies that keep a share of the keys outside the block: by what they received, by place, by chance; sinks kept or dropped."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import KW_ONLY
+from typing import Annotated, Any, ClassVar, Literal
+
+import torch
+from pydantic import Field
+from torch import Tensor
+
+from sinkscope.decoding.caches.policy import CachePolicy, CacheStep, Per
+from sinkscope.decoding.canvas import Canvas
+from sinkscope.errors import DecodeError
+from sinkscope.validation import Count, FromZero, Seed, Share, settings
+
+By = Literal["received", "sinks", "no_sinks", "recent", "random"]
+Drift = Annotated[float, Field(strict=True, ge=0, le=2, allow_inf_nan=False)]
+
+
+@settings(DecodeError)
+class Evicting(CachePolicy):
+    """What policies share that keep a part of the keys: the budget, how long a look serves, and what becomes of sinks.
+
+    keep = 1 is the dual cache; with refresh = 1 it is decoding without a cache. A batch is refreshed as a whole.
+    """
+
+    evicts: ClassVar[bool] = True
+
+    keep: Share = 0.25  # share of the columns outside the window
+    _: KW_ONLY
+    per: Per = "head"  # which heads keep the same columns: each its own, all of a layer, or all of the model
+    recent: FromZero = 0  # so many nearest columns are kept whatever the score says
+    blocks: Count | Literal["all"] = 1  # so many blocks share one look at the whole canvas
+    refresh: Count | None = None  # a look also after so many forwards
+    drift: Drift | None = None  # and as soon as the most attended key's value has turned so far (1 − cosine)
+    sinks: Literal["keep", "drop"] | None = None  # sinks are the first to stay, or the first to go
+    rule: Mapping[str, Any] | None = None  # what a sink is, as in study files; None: an epsilon of 3, in column sums
+
+    def __post_init__(self) -> None:
+        self.refuse(rule=self.rule is not None and self.forced is None, blocks=self.blocks != 1 and self.refresh == 1)
+
+    def refuse(self, **without_effect: bool) -> None:
+        """Refuse settings that change nothing beside the others."""
+        for name in (name for name, wrong in without_effect.items() if wrong):
+            raise DecodeError(f"{name} has no effect in {self!r:.200}; leave it out.")
+
+    @property
+    def forced(self) -> Literal["keep", "drop"] | None:
+        """What becomes of the sinks, whatever the score says."""
+        return self.sinks
+
+    @property
+    def reads_received(self) -> bool:
+        """Whether the score is of received attention."""
+        return False
+
+    @property
+    def needs_received(self) -> bool:
+        """Not where all are kept, or none is ever read."""
+        chooses = self.keep < 1 and self.refresh != 1 and (self.reads_received or self.forced is not None)
+        return chooses or self.drift is not None
+
+    @property
+    def lives_on(self) -> bool:
+        return self.blocks != 1
+
+    def due(self, canvas: Canvas, step: CacheStep) -> bool | Tensor:
+        served = step.moved and self.blocks != "all" and step.served >= self.blocks
+        turned = self.drift is not None and step.drift > self.drift
+        return served or turned or step.since == self.refresh
+
+
+def nearness(shape: tuple[int, ...], window: tuple[int, int], like: Tensor) -> Tensor:
+    """Minus the distance of each column to the window, float64 of that shape [batch, kv head, column]."""
+    columns = torch.arange(shape[-1], device=like.device)
+    distance = torch.where(columns < window[0], window[0] - columns, columns - window[1] + 1)
+    return (-distance).double().expand(shape)
+
+
+def by_kv_head(received: Tensor, heads: int) -> Tensor:
+    """[batch, head, column] → [batch, kv head, column], float64: what all queries that read a key gave it."""
+    grouped: Tensor = received.double().unflatten(1, (heads, -1))
+    return grouped.sum(2)
+
+
+@settings(DecodeError)
+class Received(Evicting):
+    """H2O-style: the columns that received most attention at the last look."""
+
+    name: ClassVar[str] = "h2o"
+
+    @property
+    def reads_received(self) -> bool:
+        return True
+
+    def score(self, keys: Tensor, values: Tensor, received: Tensor | None, canvas: Canvas, step: CacheStep) -> Tensor:
+        if received is None:  # everything is kept
+            return nearness(keys.shape[:3], self.window(canvas, step), keys)
+        return by_kv_head(received, keys.shape[1])
+
+
+@settings(DecodeError)
+class Streaming(Evicting):
+    """Streaming-style: the first columns of each row, and those nearest to the block."""
+
+    name: ClassVar[str] = "streaming"
+
+    first: FromZero = 4
+
+    def score(self, keys: Tensor, values: Tensor, received: Tensor | None, canvas: Canvas, step: CacheStep) -> Tensor:
+        near = nearness(keys.shape[:3], self.window(canvas, step), keys)
+        real = canvas.real.to(keys.device)
+        head = (real.cumsum(1) <= self.first) & real
+        return near + head[:, None] * 2.0 * keys.shape[2]
+
+
+@settings(DecodeError)
+class Random(Evicting):
+    """Random columns: the control of the same budget."""
+
+    name: ClassVar[str] = "random"
+
+    seed: Seed = 0
+
+    def score(self, keys: Tensor, values: Tensor, received: Tensor | None, canvas: Canvas, step: CacheStep) -> Tensor:
+        return step.draw(self.seed, keys.shape[:3], self.per != "head").to(keys.device, torch.float64)
+
+
+@settings(DecodeError)
+class SparseCache(Evicting):
+    """Between looks only the block is computed, against its own keys and a kept share of all others.
+
+    by: "received" keeps the keys that received most attention at the last look. "sinks" keeps what `rule` calls so, the
+    strongest first, then the nearest. "no_sinks" leaves the strongest out first (the control). "recent" keeps the nearest,
+    "random" random ones; seed is theirs.
+    """
+
+    name: ClassVar[str] = "sparse_cache"
+
+    by: By = "received"
+    _: KW_ONLY
+    seed: Seed = 0
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self.refuse(seed=bool(self.seed) and self.by != "random", sinks=self.sinks is not None and "sinks" in self.by)
+
+    @property
+    def forced(self) -> Literal["keep", "drop"] | None:
+        own: dict[str, Literal["keep", "drop"]] = {"sinks": "keep", "no_sinks": "drop"}
+        return own.get(self.by, self.sinks)
+
+    @property
+    def reads_received(self) -> bool:
+        return self.by == "received"
+
+    def score(self, keys: Tensor, values: Tensor, received: Tensor | None, canvas: Canvas, step: CacheStep) -> Tensor:
+        if self.by == "random":
+            return step.draw(self.seed, keys.shape[:3], self.per != "head").to(keys.device, torch.float64)
+        if self.by == "received" and received is not None:
+            return by_kv_head(received, keys.shape[1])
+        return nearness(keys.shape[:3], self.window(canvas, step), keys)
