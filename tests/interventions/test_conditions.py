@@ -355,7 +355,7 @@ STRONG = {"rule": "head_share", "epsilon": 0.3}
         ({"name": "mask_random", "k": 1, "match": "mass", "kinds": "content"},
          "random for most-attended content token, ≤ its mass"),
         ({"name": "mask_random", "k": 1, "above": STRONG, "persist": True, "aligned": True, "among": "prompt", "avoid": 5},
-         "one other key in the same heads"),
+         "another key, same heads"),
         ({"name": "mask_others", "k": 1, "kinds": "structural", "among": "prompt", "scope": "all", "persist": True},
          "all special tokens but the sink"),
         *(({"name": "attenuate", "by": 1, "of": of, "matched": ["sinks", "others"]}, f"{name}, row-matched")

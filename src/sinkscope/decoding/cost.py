@@ -15,6 +15,8 @@ if TYPE_CHECKING:
 QUERY_GROUPS = 3  # that received attention is kept for
 TILE = 128  # queries that attention works on at once
 LOGIT, ROOM = 8, 1 << 30  # bytes of a logit while a token is chosen, and of all that are looked at together
+ENDS = 0.5  # of its length, at which a text that may end early is taken to end
+TOGETHER = 2.5  # tokens that a threshold is taken to commit at once
 MAPS = 10  # bytes per layer, head and key: what it received in two forwards, whether it is hidden and whether it counts
 
 
@@ -30,11 +32,21 @@ class Workload:
 
 
 def forwards_of(settings: Decode, rows: int, prompt: int) -> list[Workload]:
-    """The most forwards that one call of `decode` makes; an autoregressive decoder reads, then computes a position each."""
+    """The forwards that one call of `decode` is expected to make.
+
+    An autoregressive decoder reads, then computes a position each, or all of them again (`recompute`). A text that may end
+    early is taken to end at half of its length, and a threshold to commit some tokens at once: both are assumed.
+    """
+    ends = ENDS if settings.stop != "never" else 1.0
     if settings.left_to_right:
-        written = Workload(settings.length - 1, rows, 1, prompt + settings.length // 2, 1)
-        return [Workload(1, rows, prompt, prompt, 1), written]
-    steps, canvas, block = settings.most_steps, prompt + settings.length, settings.block or settings.length
+        length = max(1, round(settings.length * ends))
+        if getattr(settings, "recompute", False):
+            middle = prompt + length // 2
+            return [Workload(length, rows, middle, middle, 1)]
+        return [Workload(1, rows, prompt, prompt, 1), Workload(length - 1, rows, 1, prompt + length // 2, 1)]
+    together = TOGETHER if getattr(settings, "threshold", None) is not None else 1.0
+    steps = max(1, round(settings.most_steps * ends / together))
+    canvas, block = prompt + settings.length, settings.block or settings.length
     if settings.guidance and settings.layout == "left":
         steps *= 2
     elif settings.guidance:
@@ -138,10 +150,10 @@ class Device:
         return max(flops / rate, moved) + size.layers * KERNELS[mode] * self.launch
 
 
-# One core of a processor of today, fitted to the CPU seconds in lab/results/scheduling-units.json.
+# One core of a processor of today, fitted to the CPU seconds in lab/results/scheduling-units.json; in bfloat16 to the pair's.
 # Python, torch and transformers take 450 MB.
 CORE = Device(
-    "this CPU, one core per worker", 48e9, 48e9, 8e9, 0, compute=1.0, transfer=1.0, launch=0.8e-3 / 46, runtime=450e6
+    "this CPU, one core per worker", 160e9, 48e9, 8e9, 0, compute=1.0, transfer=1.0, launch=0.8e-3 / 46, runtime=450e6
 )  # fmt: skip
 # NVIDIA's data sheets: dense bfloat16 (V100, T4: float16), float32, bandwidth, memory.
 GPUS = {

@@ -257,8 +257,8 @@ class MaskRandom(Ranked):
         as_usual = {"match": "count", "rank": "clean", "rows": "all"}
         telling = {name for name, value in words.items() if as_usual.get(name) != value}
         if one_for_all and telling <= {"persist", "aligned", "among", "avoid", "k", "above", "kinds"}:
-            keys = f"one other {show_kinds(words.get('kinds'))}"
-            return f"{keys} in the same heads" if "above" in words else keys
+            keys = f"another {show_kinds(words.get('kinds'))}"
+            return f"{keys}, same heads" if "above" in words else keys
         names = name_keys({name: value for name, value in words.items() if name not in ("match", "rank")})
         if names is None:
             return None

@@ -15,6 +15,7 @@ from sinkscope.files import read_object, report_damage
 from sinkscope.results import matrix, series
 from sinkscope.results import rows as stored
 from sinkscope.results.findings import list_findings
+from sinkscope.results.summary import untested_sentence
 from sinkscope.statistics import CORRECTION
 from sinkscope.tracing.heads import NAMES as CLASSES
 
@@ -44,6 +45,7 @@ def overview(results: stored.Results | None = None, about: Mapping[str, Any] | N
     return {
         "about": str(known.get("about") or ""),
         "findings": [] if results is None else [one.to_dict() for one in list_findings(results)],
+        "untested": untested_sentence(claims) if claims else "",
         "claims": [_claim(row) for row in claims],
         "claimNames": matrix.SHORT,
         "claimMarks": matrix.MARKS,

@@ -26,7 +26,7 @@ KEY_NAMES = {
     "top key": "the most-attended key of each head",
 }
 # Conditions of the same dose, or of the same number of keys: the first that was run is the control of a sentence.
-CONTROLS = ("other keys, row-matched", "one other")
+CONTROLS = ("other keys, row-matched", "another")
 
 
 @dataclass(frozen=True)
@@ -124,7 +124,9 @@ def _masking(results: Results, pair: list[ModelRows]) -> Finding | None:
     for of in pair:
         cell, plain = of.cell(key), of.untouched
         assert cell is not None and plain is not None
-        parts.append(f"{of.model} {_counts(plain, cell)} of {cell.n} ({_change(cell, not parts)})")
+        parts.append(
+            f"{of.model} {_counts(plain, cell)} of {cell.n} ({_change(cell, not parts)}{_open(cell, of.margin)})"
+        )
         bars += [
             Bar(of.model, name, one.accuracy, one.low, one.high, one.n, one.mass_share, one.key_share)
             for name, one in {"nothing masked": plain, KEY_NAMES[key]: cell, **_control_cells(of)}.items()
@@ -132,6 +134,11 @@ def _masking(results: Results, pair: list[ModelRows]) -> Finding | None:
     task = pair[0].untouched.task if pair[0].untouched else ""
     sentence = f"{task.capitalize()} without {KEY_NAMES[key]}: {'; '.join(parts)}. {_control_sentence(pair)}"
     return Finding("masking", sentence.strip(), PAPER["masking"], bars)
+
+
+def _open(cell: Cell, margin: float) -> str:
+    """That the interval contains the margin, so that neither a loss nor its absence is shown."""
+    return ", undecided" if cell.difference_low <= -margin < cell.difference_high else ""
 
 
 def _counts(plain: Cell, cell: Cell) -> str:

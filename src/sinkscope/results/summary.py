@@ -103,11 +103,14 @@ def _controls(results: Results) -> Iterator[str]:
 
 
 def _untested(claims: Sequence[Claim]) -> Iterator[str]:
-    """Claims of the paper that no model of the run was tested for, and the command that tests them."""
+    yield from textwrap.wrap(untested_sentence(claims), WIDTH)
+
+
+def untested_sentence(claims: Sequence[Claim]) -> str:
+    """Claims of the paper that no model of the run was tested for, and the command that tests them; empty if there is none."""
     tested = {row.name for row in claims if row.verdict != "no test"}
     missing = [short for name, short in SHORT.items() if name not in tested]
-    if missing:
-        yield cut(f"Not tested here: {', '.join(missing)}", WIDTH - 26) + " (sinkscope study tiny)."
+    return f"Not tested here: {', '.join(missing)} (sinkscope study tiny)." if missing else ""
 
 
 def _places(results: Results, folder: Path | None) -> Iterator[str]:

@@ -41,13 +41,7 @@ function movement(entries, width) {
       ...lines,
       textAt(from, HIGH - BOTTOM + 14, "first step"),
       textAt(to, HIGH - BOTTOM + 14, "last step"),
-      textAt(
-        x + wide / 2,
-        HIGH - 4,
-        `${entry.model}: ${still} of ${entry.ends.length} the same`,
-        "middle",
-        colours.ink,
-      ),
+      textAt(x + wide / 2, HIGH - 4, `${entry.model}: ${still} of ${entry.ends.length}`, "middle", colours.ink),
     ];
   });
   const label = entries.map((entry) => {
@@ -167,7 +161,12 @@ export function createFindings(app, pictures) {
     const frame = panel(`finding-${finding.name}`, TITLES[finding.name], visible(finding.sentence, 500), body);
     const paint = () => {
       const width = Math.max(220, holder.clientWidth || 380);
-      if (finding.name === "movement" && ends.length) holder.replaceChildren(movement(ends, width));
+      if (finding.name === "movement" && ends.length) {
+        const text =
+          "One generation of each: a line per head, from its sink’s position at the first step to that at the last; " +
+          "counted are the heads where it is the same (blue).";
+        holder.replaceChildren(movement(ends, width), make("p", { class: "note", text }));
+      }
       if (finding.name === "masking" && finding.bars.length) {
         holder.replaceChildren(bars(finding.bars, width), legend(finding.bars));
       }

@@ -40,6 +40,7 @@ export function createOverview(app) {
     ),
     first.length ? make("div", { class: "first" }, first.map((one) => one.element)) : null,
     overview.about ? make("p", { class: "lede", text: visible(overview.about, 400) }) : null,
+    overview.untested ? make("p", { class: "lede", text: visible(overview.untested, 300) }) : null,
     rest.map((one) => one.element),
   );
   return { element, draw: () => Promise.all([...first, ...rest].map((one) => one.draw?.())) };
