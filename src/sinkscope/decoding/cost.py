@@ -15,8 +15,8 @@ if TYPE_CHECKING:
 QUERY_GROUPS = 3  # that received attention is kept for
 TILE = 128  # queries that attention works on at once
 LOGIT, ROOM = 8, 1 << 30  # bytes of a logit while a token is chosen, and of all that are looked at together
-ENDS = 0.5  # of its length, at which a text that may end early is taken to end
-TOGETHER = 2.5  # tokens that a threshold is taken to commit at once
+ENDS = 0.6  # of its length, at which a text that may end early is taken to end
+TOGETHER = 1.5  # tokens that a threshold is taken to commit at once
 MAPS = 10  # bytes per layer, head and key: what it received in two forwards, whether it is hidden and whether it counts
 
 
@@ -35,7 +35,7 @@ def forwards_of(settings: Decode, rows: int, prompt: int) -> list[Workload]:
     """The forwards that one call of `decode` is expected to make.
 
     An autoregressive decoder reads, then computes a position each, or all of them again (`recompute`). A text that may end
-    early is taken to end at half of its length, and a threshold to commit some tokens at once: both are assumed.
+    early is taken to end at 0.6 of its length, and a threshold to commit some tokens at once: both are assumed.
     """
     ends = ENDS if settings.stop != "never" else 1.0
     if settings.left_to_right:

@@ -183,7 +183,7 @@ function colours(dark) {
 document.getElementById("app").append(
   make(
     "header",
-    { class: "top" },
+    { class: "live-top" },
     make("strong", { text: "sinkscope" }),
     make("span", { text: visible(live.models.join(" and "), 80) }),
     theme,
