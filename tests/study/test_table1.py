@@ -37,9 +37,11 @@ def test_grid_has_every_control() -> None:
     found = [
         (one["name"], one.get("k", 0), one.get("rank"), one.get("rows"))
         for one in grid((1, 5))
-        if one.get("for") != "causal"
+        if one.get("for") != "causal" and "above" not in one
     ]
     assert found == [("none", 0, None, None), *((name, k, rank, "all") for k in (1, 5) for name, rank in each)]
+    strong = [(one["name"], one.get("of")) for one in grid((1, 5)) if "above" in one]
+    assert strong == [("mask_sinks", None), ("mask_random", None), ("attenuate", "sinks"), ("attenuate", "others")]
     causal = [one for one in grid((1,)) if one.get("for") == "causal"]
     assert [(one["positions"], one["since"]) for one in causal[:2]] == [([0], "second"), ([0], "first")]
     assert {one["rows"] for one in causal[2:]} == {"last"}
@@ -53,7 +55,7 @@ def test_table1_of_our_own_tasks_runs_the_grid(tmp_path: Path) -> None:
     words = {"ks": (1,), "limit": 3, "settings": {"length": 16}, "traced": 1, "conditions": own}
     done, _ = table(models, tmp_path / "t", **words)
     cells = done.results["cells"]
-    assert len(cells) == 5 + 10 and all(cell["n"] == 3 for cell in cells)
+    assert len(cells) == 5 + 10 + 2 * 4 and all(cell["n"] == 3 for cell in cells)
     assert {cell["model"] for cell in cells} == {"test-llama", "test-llada"}
     units = {path.name: path.read_bytes() for path in (tmp_path / "t" / "units").iterdir()}
     again, _ = table(models, tmp_path / "t", **words)

@@ -146,13 +146,23 @@ def _default_tasks(model: Model, protocol: str | None, chat: bool | None) -> Seq
     return "gsm8k", "humaneval_instruct" if chatty else "humaneval"
 
 
+SINK = {"rule": "head_share", "epsilon": 0.3}
+# Strong sinks, another special token of the prompt in the same heads, and the same attention removed from every query.
+STRONG_SINKS: tuple[dict[str, Any], ...] = (
+    {"name": "mask_sinks", "k": 1, "above": SINK},
+    {"name": "mask_random", "k": 1, "kinds": "structural", "among": "prompt", "persist": True, "aligned": True, "above": SINK},
+    {"name": "attenuate", "of": "sinks", "matched": ["sinks", "others"], "above": SINK, "by": 1.0},
+    {"name": "attenuate", "of": "others", "matched": ["sinks", "others"], "above": SINK, "by": 1.0},
+)  # fmt: skip
+
+
 def grid(ks: Sequence[int]) -> list[dict[str, Any]]:
-    """Nothing, then for each k the sinks by both rankings and count-matched random keys, as entries of a study.
+    """Nothing, strong sinks with their controls, then for each k sinks by both rankings and random keys, as study entries.
 
     An autoregressive model is ranked by its last row, as in the paper, and by all rows. The last row also ranks content
     keys, so that position 0 alone stands beside them.
     """
-    found: list[dict[str, Any]] = [{"name": "none"}]
+    found: list[dict[str, Any]] = [{"name": "none"}, *(STRONG_SINKS if ks else ())]
     found += [{"name": "mask_positions", "positions": [0], "since": since, "for": "causal"} for since in SINCE]
     for k in ks:
         if k < 1:
