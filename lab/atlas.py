@@ -28,7 +28,10 @@ FOLDER = ROOT / "atlas"
 PAGE = ROOT / "docs" / "reference" / "atlas.md"
 LARGEST = 4 << 20  # bytes of an entry
 SAME = 2e-6  # what rounding may change
-BELOW = ("sinks_move", "arm_sink", "deeper_fewer", "confidence")  # claims that a statistic is below its limit
+# Claims that a statistic is below its limit.
+BELOW = (
+    "sinks_move", "arm_sink", "deeper_fewer", "confidence", "beyond_control", "tasks_differ", "weakened", "held", "settings_differ",
+)  # fmt: skip
 FROM_ROWS = ("strong_sink", "one_sink", "arm_sink")  # claims about a row of the table, where their unit is points
 DECIMALS = 500  # problems from which on a tenth of a point is shown
 KS = (1, 5, 10)  # of the paper
