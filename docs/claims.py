@@ -15,7 +15,7 @@ ANSWER = Path(__file__).parent / "findings" / "index.md"
 MARKERS = ("<!-- claims: begin -->", "<!-- claims: end -->")
 # The run that answers for a claim and a model is the first of these that tests it; if none tests it, the first that has it.
 RUNS = (
-    "pair/two-by-two-arm", "pair/two-by-two-dlm", "pair/one-by-one", "pair/pair", "paper/fair",
+    "paper/paper", "pair/two-by-two-arm", "pair/two-by-two-dlm", "pair/one-by-one", "pair/pair", "paper/fair",
     "paper/strong", "paper/places", "block_causal/whole", "nemotron/both-modes", "paper/tiny",
 )  # fmt: skip
 INTRODUCTION = """# The paper's claims by model

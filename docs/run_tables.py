@@ -133,13 +133,13 @@ MATCHED_ROWS: dict[str, Entry] = {
     "one other special token masked in the same heads": OTHER,
     "sinks attenuated, query by query, by at most what the other keys receive": matched("sinks", "sinks", "others"),
     "the other keys attenuated by the same amount": matched("others", "sinks", "others"),
+    "all special tokens of the prompt but the main sink masked in all heads": ALL_STRUCTURAL,
 }
 MORE_ROWS: dict[str, Entry] = {
     **MATCHED_ROWS,
     "one other prompt token of any kind masked in the same heads": {
         "name": "mask_random", "k": 1, "among": "prompt", "persist": True, "aligned": True, "above": SINK,
     },
-    "all special tokens of the prompt but the main sink masked in all heads": ALL_STRUCTURAL,
     "sinks attenuated, at most what special or content tokens receive": matched("sinks", "sinks", "structural", "content"),
     "special tokens attenuated by the same amount": matched("structural", "sinks", "structural", "content"),
     "content tokens attenuated by the same amount": matched("content", "sinks", "structural", "content"),
