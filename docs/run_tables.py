@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from sinkscope.conditions import Condition
+from sinkscope.results.claim_tests import definition_of
 from sinkscope.results.findings import list_findings
 from sinkscope.results.rows import Cell, Dynamics, Results, need_results
 
@@ -382,6 +383,22 @@ def kept_keys() -> str:
     return write_table(["keys kept", *(model for _, model in runs)], lines)
 
 
+def movement() -> str:
+    """Heads whose sink stays in place while the answer is written, by every definition of the study `paper`."""
+    models = ("smol-llama", "smol-dream")
+    rows = [
+        row for row in open_run(RESULTS / "paper" / "paper").dynamics if row.part == "answer" and row.model in models
+    ]
+    found: dict[str, dict[str, str]] = {}
+    for row in rows:
+        share = (row.intervals or {}).get("static")
+        if share is not None:
+            text = f"{100 * share.value:.0f} [{100 * share.low:.0f}, {100 * share.high:.0f}]"
+            found.setdefault(definition_of(row), {})[row.model] = text
+    lines = [[name, *(values.get(model, "–") for model in models)] for name, values in found.items()]
+    return write_table(["definition", *models], lines)
+
+
 def findings() -> str:
     """The three findings of the study `paper`, as terminal and page say them."""
     found = list_findings(open_run(RESULTS / "paper" / "paper"))
@@ -392,6 +409,7 @@ BLOCKS: dict[str, Callable[[], str]] = {
     "matched": matched_table,
     "matched_more": matched_more,
     "findings": findings,
+    "movement": movement,
     "two_by_two": two_by_two,
     "trainings": trainings,
     "dose_response": dose_response,

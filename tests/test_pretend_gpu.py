@@ -128,7 +128,7 @@ def test_a_trace_is_one_copy_per_step(form: str) -> None:
         sk.decode(model, IDS, settings, history=False, on_step=lambda _: (plain.append(gpu.counts()), gpu.forget()))
         found = sk.trace(model, IDS, settings, keep=sk.Keep(form=form), on_step=on_step)  # type: ignore[arg-type]
     assert seen[2]["to_host"] == plain[2]["to_host"] + 1
-    received = 6 * 2 * 4 * 3 * 14 * 2  # layers, rows, heads, groups, keys, bytes
+    received = 6 * 2 * 4 * 3 * 14 * 4  # layers, rows, heads, groups, keys, bytes
     assert seen[2]["bytes_to_host"] <= received * (1 if form == "full" else 4) + 2000
     cpu = sk.trace(sk.load("tiny-llada"), IDS, settings, keep=sk.Keep(form=form))  # type: ignore[arg-type]
     for one, other in zip(found, cpu, strict=True):

@@ -90,7 +90,9 @@ def test_bytes_that_are_no_text(words: str, tmp_path: Path) -> None:
     ],
 )
 def test_what_the_user_wrote_cannot_steer_the_terminal(words: str, tmp_path: Path) -> None:
-    one_sentence(shell(words, tmp_path))
+    done = shell(words, tmp_path)
+    lines = done.stderr.decode().splitlines()
+    assert done.returncode == 2 and lines and all(line.isprintable() for line in lines), done
 
 
 def test_a_working_folder_that_is_gone(tmp_path: Path) -> None:

@@ -35,7 +35,8 @@ def test_the_others_are_refused(family: str) -> None:
 
 def test_every_family_is_there() -> None:
     found = {precision_cases.loaded(name, "bfloat16").family.name for name in precision_cases.CACHES}
-    assert found == set(FAMILIES)
+    small = {"mdlm", "bd3lm", "gidd", "gidd_v2", "sedd"}  # published in float32, and compared in it
+    assert found == set(FAMILIES) - small
 
 
 @pytest.mark.parametrize("kind", ["prefix", "dual"])

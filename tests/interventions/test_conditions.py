@@ -166,7 +166,8 @@ def test_an_entry_its_label_and_its_results(entry: dict[str, Any], label: str, w
 
 
 def test_every_intervention_has_an_entry_here() -> None:
-    assert {entry["name"] for entry, _, _ in ENTRIES} == set(names())
+    own = {name for name in names() if not name.startswith("owned_")}  # other tests register those
+    assert {entry["name"] for entry, _, _ in ENTRIES} == own
 
 
 def test_what_a_condition_makes() -> None:

@@ -23,9 +23,9 @@ def native(folder: Path) -> Any:
     from transformers import LlamaForCausalLM
 
     loaded: Any = sk.load(folder).module
-    made = LlamaForCausalLM(
-        type(loaded.config)(**{name: value for name, value in loaded.config.to_dict().items() if name != "is_causal"})
-    )
+    ours = ("is_causal", "mask_token_id")
+    words = {name: value for name, value in loaded.config.to_dict().items() if name not in ours}
+    made = LlamaForCausalLM(type(loaded.config)(**words))
     made.load_state_dict(loaded.state_dict())
     return made
 

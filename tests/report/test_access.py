@@ -48,38 +48,6 @@ def test_shades_are_even_and_readable(look: Opener, report: Path) -> None:
 
 
 # Every frame while the live figure plays: ink and shade of all chips, and all that is animated.
-FRAMES = """() => new Promise((done) => {
-  const pairs = new Set(), animated = new Set(), live = document.querySelector("#live");
-  const look = () => {
-    for (const span of live.querySelectorAll(".chip > span")) {
-      const style = getComputedStyle(span), shade = getComputedStyle(span.parentNode);
-      pairs.add([style.color, shade.backgroundColor, style.opacity, shade.opacity].join(";"));
-    }
-    for (const animation of document.getAnimations()) {
-      animation.effect.getKeyframes().forEach((frame) => Object.keys(frame).forEach((name) => animated.add(name)));
-    }
-    live.dataset.played && !document.getAnimations().length
-      ? done([[...pairs], [...animated]])
-      : requestAnimationFrame(look);
-  };
-  delete live.dataset.played;
-  live.querySelector(".jump").click();
-  requestAnimationFrame(look);
-})"""
-
-
-@pytest.mark.parametrize("scheme", ["light", "dark"])
-def test_every_word_can_be_read_in_every_frame_while_the_first_screen_plays(
-    look: Opener, report: Path, scheme: str
-) -> None:
-    page = look(report, "tab=overview", scheme=scheme)
-    pairs, animated = page.evaluate(FRAMES)
-    assert len(pairs) > 5
-    assert {"transform"} == set(animated) - {"offset", "computedOffset", "easing", "composite"}
-    for ink, shade, *opaque in (pair.split(";") for pair in pairs):
-        assert opaque == ["1", "1"]
-        if shade != "rgba(0, 0, 0, 0)":  # a key that is not there yet has the panel behind it
-            assert _contrast(_rgb(ink), _rgb(shade)) >= 4.5
 
 
 def _rgb(text: str) -> tuple[int, ...]:

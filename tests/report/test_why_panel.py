@@ -103,10 +103,10 @@ def test_the_server_gives_the_same(made: tuple[Path, Trace, sk.Model]) -> None:
     folder, trace, _ = made
     assert trace.reasons is not None
     with Viewer(folder) as viewer:
-        got = viewer.answer(f"/{viewer.token}/data/0/reasons?slot=0&step=3")
+        got = viewer.recording.slice("0", "reasons", {"slot": "0", "step": "3"})
         assert got == trace.reasons[0, 3].numpy().tobytes()
         with pytest.raises(sk.errors.ReportError, match="no reasons"):
-            viewer.answer(f"/{viewer.token}/data/1/reasons?slot=0&step=3")
+            viewer.recording.slice("1", "reasons", {"slot": "0", "step": "3"})
 
 
 def test_positions_that_could_not_be_taken_off_leave_their_rows_out(look: Opener, tmp_path: Path) -> None:

@@ -112,7 +112,7 @@ def test_delays_add_up_to_nothing_with_one_commit_per_step_and_are_free_by_a_thr
         # At the second forward 7 of 8 positions are open; the delays of all of them add up to 0, the middle one included.
         assert abs(row["delay_sinks_high"] + row["delay_sinks_low"]) * 3 <= 7
     free = with_threshold_commits(sk.Decode.from_dict(decode))
-    assert (free.commit, free.threshold, free.steps, free.length) == ("threshold", 0.99, None, 8)
+    assert (free.commit_rule, free.threshold, free.steps, free.length) == ("threshold", 0.99, None, 8)
     assert free.block is None
     model = sk.load(family["llada"])
     ids, mask = encode_batch(model, ProblemSets(study).make_job(unit).prompts)

@@ -336,7 +336,7 @@ def test_an_unknown_model_in_a_worker_and_an_unknown_engine(study: Study, tmp_pa
         run(study, tmp_path, engine="cloud")
 
 
-@pytest.mark.parametrize("name", sorted(set(shipped()) - {"paper", "quick"}))
+@pytest.mark.parametrize("name", sorted(set(shipped()) - {"paper", "quick", "keep", "small"}))
 def test_every_shipped_study_runs(name: str, family: dict[str, str], tmp_path: Path) -> None:
     study = Study.load(name)
     reduced = replace(study, trace=replace(study.trace, problems=1, keep=0, maps=0), draws=100, tasks=study.tasks[:3])

@@ -137,8 +137,8 @@ def _masking(results: Results, pair: list[ModelRows]) -> Finding | None:
 
 
 def _open(cell: Cell, margin: float) -> str:
-    """That the interval contains the margin, so that neither a loss nor its absence is shown."""
-    return ", undecided" if cell.difference_low <= -margin < cell.difference_high else ""
+    """That the interval contains both no change and a loss beyond the margin."""
+    return ", undecided" if cell.difference_low <= -margin and cell.difference_high >= 0 else ""
 
 
 def _counts(plain: Cell, cell: Cell) -> str:

@@ -16,10 +16,8 @@ from importlib import metadata
 from pathlib import Path
 from typing import IO, Any
 
-import yaml
-
 from sinkscope.errors import StudyError
-from sinkscope.files import PARTIAL, describe_error, read_object, read_text, write_file
+from sinkscope.files import PARTIAL, describe_error, parse_yaml, read_object, read_text, write_file
 from sinkscope.registry import plugin_versions
 from sinkscope.study.units import Unit, kind_of
 from sinkscope.tasks.benchmarks import is_benchmark
@@ -32,7 +30,7 @@ PACKAGES = ("sinkscope", "torch", "transformers", "numpy", "polars", "scipy")
 
 def _asks_more(path: Path, study_yaml: str) -> bool:
     """Whether a study differs from a stored one in nothing but more problems of benchmarks, asked in the same order."""
-    before, after = (yaml.safe_load(text) for text in (read_text(path, StudyError), study_yaml))
+    before, after = (parse_yaml(text, str(path), StudyError)[0] for text in (read_text(path, StudyError), study_yaml))
     if not isinstance(before, dict) or after.get("sequential") or len(before.get("tasks", ())) != len(after["tasks"]):
         return False
     pairs = list(zip(before["tasks"], after["tasks"], strict=True))

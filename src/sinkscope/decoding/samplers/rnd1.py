@@ -13,6 +13,7 @@ from sinkscope.decoding.canvas import Picks
 from sinkscope.decoding.choose import ByEntropy
 from sinkscope.decoding.commit import CommitRule, most_confident, register
 from sinkscope.decoding.settings import Choice, Decode, Layout, TokenIds, sampler
+from sinkscope.errors import DecodeError
 from sinkscope.validation import Count, NonNegative, Share, Truth
 
 
@@ -48,6 +49,8 @@ class RND1(Decode):
         return self.commit or ("entropy" if self.gamma is None else "entropy_bounded")
 
     def complete(self) -> None:
+        if not (self.length or self.total_length):
+            raise DecodeError("Expected length or total_length, got neither; give one.")
         self.put(length=self.length or self.total_length, block=None)
 
     def fit(self, length: int, words: Mapping[str, Any]) -> dict[str, Any]:
