@@ -11,7 +11,7 @@ export function createColumn(asked, title, hooks) {
   const stopper = new AbortController();
   const strip = make("div", { class: "tokens", role: "group", "aria-label": "Canvas" });
   const status = make("p", { class: "status", role: "status", text: "waiting…" });
-  const facts = make("div", { class: "facts" });
+  const facts = make("div", { class: "outcome" });
   const grid = createGrid((layer, head) => {
     state.chosen = { layer, head };
     paint(state.shown);
