@@ -59,11 +59,8 @@ def run_python(code: str) -> str:
 def test_a_canvas_fills_and_a_token_is_taken_away(page: Page) -> None:
     page.fill("#prompt", PROMPT)
     page.click("#run")
-    canvases = set()
-    while page.locator(".column[data-state=done]").count() < 1:
-        canvases.add(tuple(page.locator(".column .token").all_inner_texts()))
-    assert len(canvases - {()}) >= 3  # intermediate ones were to be seen
     wait_for(page, 1)
+    assert int(page.locator(".column").get_attribute("data-drawn") or 0) >= 3  # each for a moment, however fast the model is
     assert page.get_by_role("button", name="this token", exact=True).is_disabled()
     page.locator(".column .token").nth(6).click()
     page.get_by_role("button", name="this token", exact=True).click()
