@@ -60,7 +60,9 @@ def test_a_canvas_fills_and_a_token_is_taken_away(page: Page) -> None:
     page.fill("#prompt", PROMPT)
     page.click("#run")
     wait_for(page, 1)
-    assert int(page.locator(".column").get_attribute("data-drawn") or 0) >= 3  # each for a moment, however fast the model is
+    assert (
+        int(page.locator(".column").get_attribute("data-drawn") or 0) >= 3
+    )  # each for a moment, however fast the model is
     assert page.get_by_role("button", name="this token", exact=True).is_disabled()
     page.locator(".column .token").nth(6).click()
     page.get_by_role("button", name="this token", exact=True).click()
