@@ -399,6 +399,22 @@ def movement() -> str:
     return write_table(["definition", *models], lines)
 
 
+def simulation() -> str:
+    """How often the verdict on masked strong sinks is right where the truth is known, from the simulation's own table."""
+    names = {
+        "true: 0 points": "masking changes accuracy by 0 points", "true: 1 point": "by −1 point",
+        "false: 15 points": "by −15 points", "false: 40 points": "by −40 points",
+    }  # fmt: skip
+    found: dict[str, dict[str, str]] = {}
+    for line in (LAB / "verdicts" / "simulation.md").read_text(encoding="utf-8").splitlines():
+        cells = [cell.strip() for cell in line.strip("|").split("|")]
+        if cells[0] == "strong_sink" and cells[1] in names:
+            found.setdefault(cells[1], {})[cells[2]] = cells[4].replace("**", "")
+    sizes = list(next(iter(found.values())))
+    lines = [[names[truth], *(values[n] for n in sizes)] for truth, values in found.items()]
+    return write_table(["truth", *(f"n = {n}" for n in sizes)], lines)
+
+
 def findings() -> str:
     """The three findings of the study `paper`, as terminal and page say them."""
     found = list_findings(open_run(RESULTS / "paper" / "paper"))
@@ -410,6 +426,7 @@ BLOCKS: dict[str, Callable[[], str]] = {
     "matched_more": matched_more,
     "findings": findings,
     "movement": movement,
+    "simulation": simulation,
     "two_by_two": two_by_two,
     "trainings": trainings,
     "dose_response": dose_response,

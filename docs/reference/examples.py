@@ -129,7 +129,7 @@ with sk.intervene(model, strong):
     model.generate(prompt, **short)
 
 # ---- MaskRandom
-control = sk.MaskRandom(k=1, match="mass", seed=0)  # random keys that draw as much as the top key
+control = sk.MaskRandom(k=1, match="mass", seed=0)  # random keys that receive as much as the most-attended key
 with sk.intervene(model, control):
     model.generate(prompt, **short)
 
