@@ -18,11 +18,13 @@ from torch import Tensor
 
 import sinkscope as sk
 from sinkscope.sinks.rules import Columns, Rule
-from sinkscope.statistics import bootstrap
+from sinkscope.statistics import bootstrap_ratio
 from sinkscope.tasks import problems
+from sinkscope.tracing.trace import Part
 
 OUT = Path("lab/results/pair/relocation.md")
 FEWEST_ROWS = 8
+DRAWS = 2000
 
 
 @dataclass(frozen=True)
@@ -38,43 +40,60 @@ RULES: dict[str, Rule] = {
     "0.3 of the head": WidelySeen(0.3),
     "0.1 of the head": WidelySeen(0.1),
 }
+PARTS: tuple[Part, ...] = ("answer", "rest", "all")
+GROUPS = ("part", "rule")
 KEPT = ("layer", "head", "class", "relocating", "main_keys", "standing", "moves", "presence")
 
 
 def look(name: str, count: int, length: int, block: int) -> pl.DataFrame:
-    """A row per problem, rule, layer and head; half of the problems are sums, half programs."""
+    """A row per problem, part of the generation, rule, layer and head; half of the problems are sums, half programs."""
     model = sk.load(name, dtype="bfloat16" if name.startswith("smol") else None)
     # An autoregressive model computes all rows again, so that its columns too are sums over many queries. It writes as many
     # tokens as a canvas has: its end is set to a token that it never writes.
     words: dict[str, Any] = {"block": block, "steps": length, "commit": "quota", "confidence": "probability"}
     if model.causal:
         words = {"recompute": True, "eos_id": model.vocabulary - 1}
-    parts: list[pl.DataFrame] = []
+    tables: list[pl.DataFrame] = []
     for task in ("arithmetic", "programs"):
         for number, problem in enumerate(problems(task, n=count // 2, difficulty=3)):
             trace = sk.trace(model, problem.prompt, length=length, **words)
-            for rule, measure in RULES.items():
-                table = trace.heads(measure).select(KEPT)
-                told = {"model": name, "task": task, "problem": number, "rule": rule, "steps": trace.steps}
-                parts.append(table.with_columns(**{word: pl.lit(value) for word, value in told.items()}))
-    return pl.concat(parts)
+            for part in PARTS:
+                steps = trace.part_steps(part)
+                if steps.start == steps.stop:  # nothing was written behind this answer
+                    continue
+                for rule, measure in RULES.items():
+                    table = trace.heads(measure, part=part).select(KEPT)
+                    origin = {"model": name, "task": task, "problem": number, "part": part, "rule": rule}
+                    labels = {word: pl.lit(value) for word, value in origin.items()}
+                    tables.append(table.with_columns(**labels, steps=pl.lit(steps.stop - steps.start)))
+    return pl.concat(tables)
 
 
-def percent(marks: pl.Series) -> float:
-    return 100 * int(marks.sum()) / len(marks)
+def ratio(table: pl.DataFrame, wanted: pl.Expr, among: pl.Expr) -> str:
+    """Heads that are wanted among some heads, in percent; the interval is over generations."""
+    sums = [wanted.sum().alias("part"), among.sum().alias("whole")]
+    by_problem = table.group_by("task", "problem", maintain_order=True).agg(sums)
+    part, whole = (by_problem[name].to_numpy().astype(float) for name in ("part", "whole"))
+    if not whole.sum():
+        return "–"
+    low, high = bootstrap_ratio(part, whole, DRAWS, seed=0)
+    return f"{100 * part.sum() / whole.sum():.1f} [{100 * low:.1f}, {100 * high:.1f}]"
 
 
 def row(table: pl.DataFrame) -> str:
-    """Shares over heads and problems, in percent; the interval is over problems."""
-    by_problem = table.group_by("task", "problem", maintain_order=True).agg(pl.col("relocating").mean())["relocating"]
-    low, high = bootstrap(by_problem.to_list())
-    share = percent(table["relocating"])
-    classes = [f"{percent(table['class'] == name):.1f}" for name in ("static", "moving", "flash", "split", "none")]
-    moving = table.filter(pl.col("class") == "moving")
-    stays = f"{int((moving['main_keys'] < 2).sum())} of {moving.height}"
-    heads = table.height
-    cells = [table["model"][0], table["rule"][0], str(len(by_problem)), f"{int(table['relocating'].sum())} of {heads}"]
-    return "| " + " | ".join([*cells, f"{share:.1f} [{100 * low:.1f}, {100 * high:.1f}]", *classes, stays]) + " |"
+    """Classes of the heads of every generation, in percent."""
+    kind, every = pl.col("class"), pl.col("class").is_not_null()
+    some = kind != "none"
+    shares = [
+        ratio(table, some, every),
+        ratio(table, kind == "static", some),
+        ratio(table, some & (kind != "static") & ~pl.col("relocating"), some),
+        ratio(table, some & pl.col("relocating"), some),
+    ]
+    generations = table.select("task", "problem").unique().height
+    steps = table.group_by("task", "problem").agg(pl.col("steps").first())["steps"].mean()
+    cells = [*table.select("model", *GROUPS).row(0), str(generations), f"{steps:.0f}"]
+    return "| " + " | ".join([*cells, *shares]) + " |"
 
 
 def main() -> None:
@@ -89,19 +108,20 @@ def main() -> None:
     tables = []
     for name in given.models.split(","):
         tables.append(look(name, given.n, given.length, given.block))
-        print(*(row(part) for _, part in tables[-1].group_by("rule", maintain_order=True)), sep="\n", flush=True)
-    head = ["model", "sinks", "traces", "relocating heads", "% [95 %]", "static", "moving", "flash", "split", "none",
-            "moving heads whose main sink has one place"]  # fmt: skip
+        print(*(row(part) for _, part in tables[-1].group_by(*GROUPS, maintain_order=True)), sep="\n", flush=True)
+    head = ["model", "part", "sinks", "generations", "steps", "heads with a sink", "static", "intermittent", "relocating"]
     sizes = f"--length {given.length} --block {given.block}"
     command = f"python -m lab.experiments.relocation --models {given.models} -n {given.n} {sizes}"
     page = [
-        "# Relocating heads in long answers", "",
-        f"Made by `{command}`. Answers of {given.length} tokens in blocks of {given.block}, one token per step, half sums",
-        "and half programs. A head of a trace is *relocating* where two or more keys were its main sink, no key is a sink in",
-        "80 % of the steps, and it is no flash. Shares of (head, trace) in percent; the interval is over traces. Every head of",
-        "every trace is in the parquet beside this page.", "",
+        "# Classes of heads by part of the generation and by definition of a sink", "",
+        f"Made by `{command}`. Canvases of {given.length} tokens in blocks of {given.block}, one token per denoising step,",
+        "never stopped, half arithmetic problems and half programs. *answer*: up to the step that writes the end of the",
+        "answer; *rest*: what is filled behind it. The first share is of all heads, the others of the heads with a sink, in %",
+        "[95 % over generations]. *Static*: one key is a sink in 80 % of the steps; *relocating*: two or more keys were the",
+        "main sink in turn; *intermittent*: the others, whose sink comes and goes. Every head of every generation is in the",
+        "parquet beside this page.", "",
         f"| {' | '.join(head)} |", "|" + "---|" * len(head),
-        *(row(part) for table in tables for _, part in table.group_by("rule", maintain_order=True)), "",
+        *(row(part) for table in tables for _, part in table.group_by(*GROUPS, maintain_order=True)), "",
     ]  # fmt: skip
     given.out.write_text("\n".join(page), encoding="utf-8")
     pl.concat(tables).write_parquet(given.out.with_suffix(".parquet"), compression="zstd")

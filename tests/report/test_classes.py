@@ -14,6 +14,7 @@ from test_explorer import order
 
 from sinkscope import Threshold
 from sinkscope.report import write_traces
+from sinkscope.sinks.rules import rule_of_form
 from sinkscope.tracing import Trace
 
 ASK = """async ([index, view]) => {
@@ -30,7 +31,7 @@ def shown(page: Page, sample: int, view: dict[str, Any]) -> list[list[str | None
 
 
 def expected(trace: Trace, view: dict[str, Any]) -> list[list[str | None]]:
-    table = trace.heads(Threshold(view["epsilon"], unit=view["unit"], group=view["group"]))
+    table = trace.heads(rule_of_form(view["unit"], view["epsilon"], view["group"]))
     return [list(row) for row in table.select("class", "direction").rows()]
 
 
@@ -39,9 +40,9 @@ def test_classes_follow_epsilon_unit_and_group(look: Opener, report: Path, trace
     seen: set[str | None] = set()
     for sample, trace in enumerate(order(traces, page)):
         answers = []
-        for unit in ("sum", "percent", "uniform"):
+        for unit in ("sum", "percent", "uniform", "share"):
             for group in ("all", "masked", "committed"):
-                for epsilon in (0.5, 3, 15):
+                for epsilon in (0.05, 0.1, 0.3) if unit == "share" else (0.5, 3, 15):
                     view = {"epsilon": epsilon, "unit": unit, "group": group}
                     answers.append(shown(page, sample, view))
                     assert answers[-1] == expected(trace, view), (sample, view)
@@ -56,8 +57,14 @@ def test_odd_heads_get_the_same_class(look: Opener, tmp_path: Path, seed: int) -
     trace = wild_trace(seed)
     page = look(write_traces([trace], tmp_path / "wild.html"), "")
     names = set()
-    for epsilon in (0.3, 1.5, 3, 6):
-        for unit in ("sum", "percent", "uniform"):
+    units = {
+        "sum": (0.3, 1.5, 3, 6),
+        "percent": (0.3, 1.5, 3, 6),
+        "uniform": (0.3, 1.5, 3, 6),
+        "share": (0.05, 0.1, 0.3),
+    }
+    for unit, epsilons in units.items():
+        for epsilon in epsilons:
             for group in ("all", "masked"):
                 view = {"epsilon": epsilon, "unit": unit, "group": group}
                 found = shown(page, 0, view)

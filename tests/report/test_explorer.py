@@ -11,7 +11,7 @@ import pytest
 from made_runs import Opener, until
 from playwright.sync_api import Page
 
-from sinkscope import Threshold
+from sinkscope.sinks.rules import rule_of_form
 from sinkscope.tracing import Trace
 
 SHOW = """async (views) => {
@@ -30,6 +30,9 @@ def marked(page: Page, views: list[dict[str, Any]]) -> list[set[tuple[int, int]]
     return [{(step, key) for step, keys in enumerate(one) for key in keys} for one in page.evaluate(SHOW, views)]
 
 
+EPSILONS = {"sum": (0, 0.7, 3), "percent": (0.1, 3, 7.3), "uniform": (0, 1.9, 3), "share": (0.02, 0.1, 0.3)}
+
+
 def compare(page: Page, trace: Trace, views: list[dict[str, Any]]) -> int:
     """Hold the page's marks against the table of sinks, view by view; how many sinks that were."""
     total = 0
@@ -41,7 +44,7 @@ def compare(page: Page, trace: Trace, views: list[dict[str, Any]]) -> int:
 
 
 def found(trace: Trace, layer: int, head: int, epsilon: float, unit: str, group: str) -> set[tuple[int, int]]:
-    table = trace.sinks(Threshold(epsilon, unit=unit, group=group))
+    table = trace.sinks(rule_of_form(unit, epsilon, group))
     here = table.filter((table["layer"] == layer) & (table["head"] == head))
     return set(zip(here["step"].to_list(), here["position"].to_list(), strict=True))
 
@@ -57,7 +60,7 @@ def test_marks_are_those_of_the_python_rules(look: Opener, report: Path, traces:
     compared = 0
     for sample, trace in enumerate(order(traces, page)):
         views = []
-        for unit, epsilons in (("sum", (0, 0.7, 3)), ("percent", (0.1, 3, 7.3)), ("uniform", (0, 1.9, 3))):
+        for unit, epsilons in EPSILONS.items():
             for group in ("all", "masked", "committed", "prompt"):
                 layer, head = sample % trace.layers, (sample + len(group)) % trace.heads_count
                 view = {"sample": sample, "layer": layer, "head": head, "unit": unit, "group": group}

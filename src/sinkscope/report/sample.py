@@ -195,6 +195,8 @@ def _common(trace: Trace, name: str, blob: Blob, about: dict[str, Any]) -> tuple
     head, codes = {**header(trace, name), **about}, canvas_codes(trace)
     blob.add("canvas", codes.astype(np.uint16) if codes.max() < 2**16 else codes, "steps")
     blob.add("confidence", trace.confidence.half().numpy(), "planes")
+    if trace.seen is not None:
+        blob.add("seen", np.stack([seen_counts(trace, group) for group in GROUPS]), "steps")
     if trace.maps is not None and trace.maps.numel() <= MAP_BYTES:
         blob.add("maps", map_codes(trace.maps), "planes")
     else:
@@ -204,6 +206,11 @@ def _common(trace: Trace, name: str, blob: Blob, about: dict[str, Any]) -> tuple
     else:
         head["whyHeads"] = []
     return {**head, "lens": add_lens(trace, blob), "parts": blob.index}, blob
+
+
+def seen_counts(trace: Trace, group: str) -> npt.NDArray[np.uint32]:
+    """How many queries of a group see each key, `[step, key]`."""
+    return trace.seen_by(group).numpy().astype(np.uint32)
 
 
 def map_codes(maps: Tensor) -> npt.NDArray[np.uint8]:

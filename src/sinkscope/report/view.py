@@ -17,7 +17,7 @@ from starlette.routing import BaseRoute, Route
 from sinkscope.errors import ReportError
 from sinkscope.report import page
 from sinkscope.report.overview import overview, overview_of
-from sinkscope.report.sample import canvas_codes, header, largest, layer_means, leads, map_codes, totals
+from sinkscope.report.sample import canvas_codes, header, largest, layer_means, leads, map_codes, seen_counts, totals
 from sinkscope.report.server import Server
 from sinkscope.report.writing import opening, traces_of
 from sinkscope.sinks.rules import GROUPS, rule_of_form
@@ -119,6 +119,12 @@ def paths(trace: Trace, words: Words) -> bytes:
     return b"".join([scores.tobytes(), totals(trace, (group,))[0].tobytes(), keys.tobytes()])
 
 
+def seen(trace: Trace, words: Words) -> bytes:
+    """u4 queries that see each key, [step, key]; nothing where every query sees every key."""
+    group = _group(words)
+    return b"" if trace.seen is None else seen_counts(trace, group).tobytes()
+
+
 def heads(trace: Trace, words: Words) -> bytes:
     """JSON: class, direction, mean score of the largest key and presence of each head, for any epsilon, unit and group."""
     epsilon = words.get("epsilon", "3")
@@ -166,6 +172,6 @@ def _group(words: Words) -> str:
 
 
 SLICES: dict[str, Callable[[Trace, Words], bytes]] = {
-    "canvas": canvas, "plane": plane, "paths": paths, "heads": heads, "lead": lead, "reasons": reasons, "map": attention,
-    "file": whole,
+    "canvas": canvas, "plane": plane, "seen": seen, "paths": paths, "heads": heads, "lead": lead, "reasons": reasons,
+    "map": attention, "file": whole,
 }  # fmt: skip

@@ -89,6 +89,9 @@ class BrowserForm:
     scale: str  # what a column sum is multiplied by to be a score in this unit
     limit: str  # the column sum above which a key is a sink
     parameter: str = "epsilon"  # the rule's setting that the slider moves
+    per_key: bool = False  # column sums are divided by how many queries see the key, before `scale` and `limit`
+    usual: float = 3.0  # where the slider stands at first
+    most: float = 20.0  # its end
     settings: Mapping[str, Any] = field(default_factory=dict)  # the rule's other settings
 
 
@@ -262,6 +265,10 @@ class HeadShare(Rule):
     """
 
     name: ClassVar[str] = "head_share"
+    forms: ClassVar[tuple[BrowserForm, ...]] = (
+        BrowserForm("share", "share of a head", "mean attention over the queries that see the key; 1 is all of it",
+                    "A sink receives on average more than ε", "1", "parameter", per_key=True, usual=0.3, most=1.0),
+    )  # fmt: skip
     unit: ClassVar[str] = "share"
     epsilon: NonNegative = 0.3
 

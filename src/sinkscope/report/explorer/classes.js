@@ -1,7 +1,7 @@
 // What the sinks of each head do over the steps, for any ε, unit and kind of query: the twin of sinks/heads.py, in fp32
 // where it counts, so that both give every head the same class. The thresholds are those of sinks/classes.py.
 
-import { aliveKeys, limit, queryCount, scale } from "./rules.js";
+import { aliveKeys, isPerKey, limit, queryCount, scale } from "./rules.js";
 
 const fround = Math.fround;
 const LIMITS = { static: fround(0.8), flash: 0.5, split: 0.5, splitSteps: 2, splitQueries: 4, splitSupport: 2 };
@@ -79,14 +79,15 @@ function splitShare(sample, kinds, totals, view) {
   const { steps, positions } = sample, names = ["masked", "committed"];
   let shown = 0, own = 0;
   for (let step = 0; step < steps; step++) {
-    const queries = names.map((name) => queryCount(sample, name, step));
-    if (Math.min(...queries) < LIMITS.splitQueries) continue;
+    const counts = names.map((name) => queryCount(sample, name, step));
+    if (Math.min(...counts) < LIMITS.splitQueries) continue;
     shown++;
     const row = step * positions;
-    const whole = queries.map((count) => fround(positions / count));
+    const whole = counts.map((count) => fround(positions / count));
     const bounds = whole.map((_, kind) => limit(totals(kind, step), view.epsilon, view.unit, positions, positions));
     const factor = scale(view.unit, positions, positions);
-    const value = (kind, key) => fround(kinds[kind][row + key] * whole[kind]);
+    const queries = isPerKey(view.unit) ? positions : 1; // each kind of query counts as a whole map here
+    const value = (kind, key) => fround(fround(kinds[kind][row + key] * whole[kind]) / queries);
     const apart = [0, 1].every((kind) => {
       let best = 0, top = -1;
       for (let key = 0; key < positions; key++) {

@@ -58,7 +58,12 @@ export function createControls(app) {
     "unit",
     "Unit",
     Object.entries(UNITS).map(([name, { label, about }]) => [name, label, about, !isComputed(name)]),
-    (value) => app.set({ unit: value }),
+    (value) =>
+      app.set(
+        UNITS[value].most === UNITS[app.view.unit].most
+          ? { unit: value }
+          : { unit: value, epsilon: UNITS[value].usual },
+      ),
   );
   const choose = (event) => {
     if (event.target.value !== "" && Number(event.target.value) >= 0) app.set({ epsilon: Number(event.target.value) });
@@ -132,7 +137,8 @@ export function createControls(app) {
       unit.set(view.unit);
       says.textContent = UNITS[view.unit].says;
       if (document.activeElement !== exact) exact.value = view.epsilon;
-      slider.value = view.epsilon;
+      Object.assign(slider, { max: UNITS[view.unit].most, step: UNITS[view.unit].most / 200, value: view.epsilon });
+      exact.step = slider.step;
       this.step();
     },
     step() {

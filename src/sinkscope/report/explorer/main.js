@@ -53,7 +53,7 @@ const app = {
     if (has("theme")) theme(this.view.theme);
     if (has("tab")) showTab(this.view.tab);
     if (this.view.tab === "explorer" && this.samples.length) {
-      if (has("sample", "layer", "head", "group", "tab") || !this.plane) {
+      if (has("sample", "layer", "head", "group", "unit", "tab") || !this.plane) {
         try {
           if (!(await this.load())) return;
         } catch (error) {

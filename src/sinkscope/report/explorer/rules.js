@@ -45,6 +45,20 @@ export function queryCount(sample, group, step) {
   return group === "all" ? counts[0] + counts[1] + counts[2] : counts[GROUPS.indexOf(group) - 1];
 }
 
+// Whether this unit counts what a key receives per query that sees it.
+export function isPerKey(unit) {
+  return Boolean(UNITS[unit].per_key);
+}
+
+// Column sums divided by how many queries see each key; every query does where the sample does not say. `counts` is
+// [step, key] or null.
+export function perQuery(sample, values, group, counts) {
+  return values.map((value, i) => {
+    const seen = counts ? counts[i] : queryCount(sample, group, Math.floor(i / sample.positions));
+    return f(value / Math.max(1, seen));
+  });
+}
+
 // Keys that exist at a step: all, or a growing prefix if the model is autoregressive.
 export function aliveKeys(sample, step) {
   return sample.alive ? sample.alive[step] : sample.positions;

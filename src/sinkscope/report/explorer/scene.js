@@ -9,10 +9,10 @@ function within(sample, view) {
   return { ...view, layer, head: layer < 0 || view.head >= sample.heads ? -1 : view.head };
 }
 
-// The sample, ready to be drawn. After a change of ε or of the unit, call `limit` with the new view.
+// The sample, ready to be drawn.
 export async function loadScene(sample, wanted) {
   const view = within(sample, wanted), source = await open(sample);
-  const plane = await source.plane(view.layer, view.head, view.group);
+  const plane = await source.plane(view.layer, view.head, view.group, view.unit);
   return {
     sample,
     source,
@@ -20,10 +20,6 @@ export async function loadScene(sample, wanted) {
     view,
     bounds: limits(sample, plane, view),
     leaders: leaders(sample, plane),
-    limit(changed) {
-      Object.assign(this.view, { unit: changed.unit, epsilon: changed.epsilon });
-      this.bounds = limits(sample, plane, this.view);
-    },
   };
 }
 

@@ -3,7 +3,7 @@
 
 import { headClass } from "./classes.js";
 import { halfTable, part, unpack } from "./decode.js";
-import { GROUPS, queryCount } from "./rules.js";
+import { GROUPS, isPerKey, perQuery, queryCount } from "./rules.js";
 
 const f32 = Math.fround;
 
@@ -28,14 +28,19 @@ class Cached {
     this.trails = new Map();
   }
 
-  // layer −1: mean of all layers; head −1: mean of the layer's heads.
-  async plane(layer, head, group) {
-    const key = `${layer}/${head}/${group}`;
+  // layer −1: mean of all layers; head −1: mean of the layer's heads. Units differ in whether they count per query.
+  async plane(layer, head, group, unit = "sum") {
+    const each = isPerKey(unit), key = `${layer}/${head}/${group}/${each}`;
     if (!this.planes.has(key)) {
       if (this.planes.size > 24) this.planes.delete(this.planes.keys().next().value);
-      this.planes.set(key, this.read(layer, head, group));
+      const plane = this.read(layer, head, group);
+      this.planes.set(key, each ? this.divided(await plane, group) : plane);
     }
     return this.planes.get(key);
+  }
+
+  async divided(plane, group) {
+    return finish(this.sample, perQuery(this.sample, plane.values, group, await this.seen(group)));
   }
 
   // Largest key and its column sum of every head at every step: {keys, scores} [layer, head, step].
@@ -45,7 +50,17 @@ class Cached {
   }
 }
 
+// What a packed sample says of the queries that see each key, [step, key], or null.
+function seenOf(sample, seen, group) {
+  const size = sample.steps * sample.positions, start = GROUPS.indexOf(group) * size;
+  return seen ? seen.subarray(start, start + size) : null;
+}
+
 class Full extends Cached {
+  seen(group) {
+    return seenOf(this.sample, this.parts.seen, group);
+  }
+
   open(parts, count = this.sample.layers * this.sample.heads) {
     this.parts = parts;
     this.size = this.sample.steps * this.sample.positions;
@@ -108,11 +123,11 @@ class Full extends Cached {
   heads(view) {
     const { steps } = this.sample, { totals, splitTotals } = this.parts;
     return Array.from({ length: this.count }, (_, index) => {
-      const start = (GROUPS.indexOf(view.group) * this.count + index) * steps;
+      const start = (GROUPS.indexOf(view.group) * this.count + index) * steps, values = this.one(index, view.group);
       const kinds = this.sample.causal ? null : ["masked", "committed"].map((name) => this.decoded(name, index));
       return headClass(
         this.sample,
-        this.one(index, view.group),
+        isPerKey(view.unit) ? perQuery(this.sample, values, view.group, this.seen(view.group)) : values,
         (step) => totals[start + step],
         view,
         kinds,
@@ -138,6 +153,10 @@ class Compact extends Cached {
     this.size = this.sample.steps * this.sample.positions;
     this.own = new Full(this.sample); // the heads that the page opens on or names
     this.own.open(parts, this.sample.ownHeads.length);
+  }
+
+  seen(group) {
+    return seenOf(this.sample, this.parts.seen, group);
   }
 
   decoded(group, layer) {
@@ -181,7 +200,8 @@ class Compact extends Cached {
       for (let step = 0; step < steps; step++) {
         values[step * positions + paths.keys[index * steps + step]] = paths.scores[index * steps + step];
       }
-      const found = headClass(this.sample, values, (step) => queryCount(this.sample, "all", step), {
+      const known = isPerKey(view.unit) ? perQuery(this.sample, values, "all", this.seen("all")) : values;
+      const found = headClass(this.sample, known, (step) => queryCount(this.sample, "all", step), {
         ...view,
         group: "all",
       });
@@ -205,6 +225,11 @@ class Remote extends Cached {
       new Float32Array(buffer, 4 * steps, steps * positions),
       new Float32Array(buffer, 0, steps),
     );
+  }
+
+  async seen(group) {
+    const counts = await this.get("seen", `?group=${group}`);
+    return counts.byteLength ? new Uint32Array(counts) : null;
   }
 
   async readPaths(group) {
