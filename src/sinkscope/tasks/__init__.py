@@ -1,4 +1,4 @@
-"""Problems with checkable answers: a seeded, endless supply of six kinds and more, split by content; and benchmarks.
+"""Problems with checkable answers: a seeded, endless supply of ten kinds, split by content; and benchmarks.
 
 A kind of ours is a file that ends in `register(Task(…))`, and is named in the list here. GSM8K and HumanEval are in
 `benchmarks.py`, how each checkpoint is asked them in `protocol.py`.
