@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import ast
 import re
 from collections.abc import Callable, Mapping, Sequence
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
@@ -421,6 +422,19 @@ def findings() -> str:
     return "\n".join(f"{number}. {one.sentence}" for number, one in enumerate(found, 1))
 
 
+def rival_code(way: str) -> str:
+    """A function of the rivals' benchmark as a code block: what a user of that library writes for the same task."""
+    text = (ROOT / "benchmarks" / "rivals.py").read_text(encoding="utf-8")
+    parts = [node for node in ast.parse(text).body if isinstance(node, ast.FunctionDef) and node.name == way]
+    return f"```py\n{ast.get_source_segment(text, parts[0])}\n```"
+
+
+def rivals() -> str:
+    """The table of the rivals' benchmark."""
+    lines = (LAB / "rivals.md").read_text(encoding="utf-8").splitlines()
+    return "\n".join(line for line in lines if line.startswith("|"))
+
+
 BLOCKS: dict[str, Callable[[], str]] = {
     "matched": matched_table,
     "matched_more": matched_more,
@@ -437,6 +451,10 @@ BLOCKS: dict[str, Callable[[], str]] = {
     "patched_values": patched_values,
     "silenced_heads": silenced_heads,
     "kept_keys": kept_keys,
+    "rivals": rivals,
+    "rival_sinkscope": partial(rival_code, "with_sinkscope"),
+    "rival_transformerlens": partial(rival_code, "with_transformerlens"),
+    "rival_nnsight": partial(rival_code, "with_nnsight"),
 }
 
 
