@@ -161,7 +161,7 @@ def http_status(live: Live, path: str) -> int:
 
 def test_browsers_that_go_away_end_their_decodes(live: Live) -> None:
     """Many decodes are broken off; the server goes on to answer."""
-    for _ in range(20):
+    for _ in range(100):
         with contextlib.closing(socket.create_connection(("127.0.0.1", live.port), timeout=10)) as connection:
             body = asked(words={"length": 64, "block": 64, "steps": 64})
             head = f"POST /{live.token}/run HTTP/1.1\r\nHost: 127.0.0.1:{live.port}\r\nOrigin: http://127.0.0.1:{live.port}\r\n"
