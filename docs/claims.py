@@ -13,15 +13,17 @@ RESULTS = Path(__file__).parents[1] / "results"
 PAGE = Path(__file__).parent / "reference" / "claims.md"
 ANSWER = Path(__file__).parent / "findings" / "index.md"
 MARKERS = ("<!-- claims: begin -->", "<!-- claims: end -->")
-# The run that answers for a claim and a model is the first of these that tests it; if none tests it, the first that has it.
+# The run that answers for a claim and a model is the one that tests it with the most problems or generations; of equals the
+# first of these. If none tests it, the same among those that have it.
 RUNS = (
     "paper/paper", "pair/two-by-two-arm", "pair/two-by-two-dlm", "pair/one-by-one", "pair/pair", "paper/fair",
-    "paper/strong", "paper/places", "block_causal/whole", "nemotron/both-modes", "paper/tiny",
+    "paper/strong", "paper/places", "block_causal/whole", "block_causal/matched", "nemotron/both-modes",
+    "nemotron/matched", "paper/tiny",
 )  # fmt: skip
 INTRODUCTION = """# The paper's claims by model
 
 + supports, − contradicts, ? undecided, · no test: fewer than 20 traced generations, or the model lacks what the claim is about.
-A cell has the mark, the estimate with its 95 % interval, n, and the number of the run that answers it.
+A cell has the mark, the estimate with its 95 % interval, n, and the number of the run that answers it: the one with the most problems or generations.
 [Read results](../guides/read-results.md) explains how a cell is decided; `sinkscope report RUN` shows control and reason.
 """
 
@@ -32,10 +34,14 @@ def answers() -> dict[tuple[str, str], tuple[Claim, str]]:
     found: dict[tuple[str, str], tuple[Claim, str]] = {}
     for run in RUNS:
         for place, row in matrix.cells_of(need_results(RESULTS / run).claims).items():
-            before = found.get(place)
-            if before is None or (before[0].verdict == "no test" and row.verdict != "no test"):
+            if place not in found or weight(row) > weight(found[place][0]):
                 found[place] = row, run
     return found
+
+
+def weight(row: Claim) -> tuple[bool, int]:
+    """How much a run has to say on a claim."""
+    return row.verdict != "no test", row.n
 
 
 def models() -> list[str]:

@@ -286,6 +286,7 @@ def both_modes() -> str:
         "random keys up to its mass": ("both-modes", RANDOM),
         "most-attended key, ranked by the last query": ("both-modes", LAST_ROW),
         "position 0": ("both-modes", {"name": "mask_positions", "positions": [0], "since": "second"}),
+        **{name: ("matched", entry) for name, entry in MATCHED_ROWS.items() if entry is not STRONG},
     }
     return changes_by_model(
         rows, [f"tiny-nemotron ({mode})" for mode in ("autoregressive", "diffusion")], "all", "nemotron"
@@ -295,6 +296,8 @@ def both_modes() -> str:
 def block_causal() -> str:
     """tiny-sdar with and without its cache, arithmetic problems and programs together."""
     rows: dict[str, tuple[str, Entry]] = {
+        "strong sinks, no cache": ("matched", STRONG),
+        **{f"{name}, no cache": ("matched", entry) for name, entry in MATCHED_ROWS.items() if entry is not STRONG},
         "most-attended key by column sum, no cache": ("whole", TOP),
         "random keys up to its mass, no cache": ("whole", RANDOM),
         "most-attended key per query that sees it, no cache": ("whole", {**TOP, "score": "per_row"}),
