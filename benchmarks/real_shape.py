@@ -3,6 +3,7 @@
     python benchmarks/real_shape.py FOLDER --shape llada --tokenizer FOLDER_WITH_TOKENIZER_FILES
     python benchmarks/real_shape.py FOLDER --shape dream --layers 2      # a try that takes a minute
     python benchmarks/real_shape.py FOLDER --only check                  # of a checkpoint that is there
+    python benchmarks/real_shape.py FOLDER --only study                  # the study `paper` on it, cut to one problem
 
 Writes the checkpoint (16 GB) unless it is there, then does in a process of its own what a user would, and prints the
 time and the peak memory of each step. Stops itself when the machine runs short of memory,
@@ -27,6 +28,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+import yaml
 
 SHARD = 2 << 30  # bytes of weights in a file
 SHORT = 1 << 30  # bytes of memory that must stay available
@@ -55,20 +57,21 @@ def main() -> None:
     parser.add_argument("--shape", choices=SHAPES, default="llada")
     parser.add_argument("--layers", type=int, help="fewer layers, for a try")
     parser.add_argument("--tokenizer", type=Path, help="folder with the real tokenizer's files")
-    parser.add_argument("--only", choices=("use", "check"), help="one of the two parts")
+    parser.add_argument("--only", choices=("use", "check", "study"), help="one of the parts")
     parser.add_argument("--minutes", type=float, default=10, help="after which the check is given up")
-    parser.add_argument("--use", action="store_true", help=argparse.SUPPRESS)
+    parser.add_argument("--do", choices=DONE_APART, help=argparse.SUPPRESS)
     asked = parser.parse_args()
-    if asked.use:
-        use(asked.folder)
+    if asked.do:
+        DONE_APART[asked.do](asked.folder)
         return
     if not (asked.folder / "config.json").is_file():
         started = time.perf_counter()
         size = write(asked.folder, asked.shape, asked.layers, asked.tokenizer)
         print(f"written: {size / GB:.2f} GB of weights in {time.perf_counter() - started:.0f} s", flush=True)
-    if asked.only != "check":
-        guarded([sys.executable, __file__, str(asked.folder), "--use"])
-    if asked.only == "use":
+    for name in DONE_APART:
+        if asked.only in (None, name):
+            guarded([sys.executable, __file__, str(asked.folder), "--do", name])
+    if asked.only not in (None, "check"):
         return
     check = "import sys; from sinkscope.cli import main; main(sys.argv[1:])"
     started = time.perf_counter()
@@ -175,6 +178,37 @@ def use(folder: Path) -> None:
     print(f"masked keys received {took.leak:g}; {took.mass_share:.1%} of the attention was theirs", flush=True)
     if max(peaks) > most or off > 1e-3 or took.leak or not took.keys:
         sys.exit(f"expected a peak of at most {most / GB:.2f} GB, 64 queries in every head and masked keys at 0")
+
+
+def study(folder: Path) -> None:
+    """The study `paper` on this checkpoint: one problem, sinks masked or not, a canvas of 16 behind the prompt."""
+    import tempfile
+
+    import sinkscope as sk
+    from sinkscope.report.writing import write
+
+    plan = yaml.safe_load(sk.Study.load("paper").to_yaml())
+    words = (
+        {"length": 16, "block": 8}
+        if "llada" in json.loads((folder / "config.json").read_text())["model_type"]
+        else {"length": 16}
+    )
+    plan |= {
+        "models": [str(folder)], "dtype": "bfloat16", "tasks": [{"name": "arithmetic", "problems": 1}], "chunk": 1,
+        "conditions": [one for one in plan["conditions"] if one["name"] in ("none", "mask_sinks")], "decode": {**plan["decode"], **words},
+        "trace": {**plan["trace"], "problems": 1, "models": [], "decode": {**plan["trace"]["decode"], **words, "steps": 4}},
+    }  # fmt: skip
+    with tempfile.TemporaryDirectory() as out, measured("the study paper, one problem"):
+        results = sk.run(plan, out=f"{out}/run", workers=1).results
+        page = write(Path(out) / "run")
+        size = page.stat().st_size
+    print(f"{len(results['cells'])} cells, {len(results['dynamics'])} rows of heads, a page of {size:,} bytes")
+    for cell in results["cells"]:
+        removed = "" if cell["mass_share"] is None else f", {cell['mass_share']:.1%} of the attention removed"
+        print(f"{cell['condition']['name']}: {cell['correct']} of {cell['n']} right{removed}")
+
+
+DONE_APART = {"use": use, "study": study}  # each in a process of its own
 
 
 @contextmanager
