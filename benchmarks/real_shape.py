@@ -193,9 +193,10 @@ def study(folder: Path) -> None:
         if "llada" in json.loads((folder / "config.json").read_text())["model_type"]
         else {"length": 16}
     )
+    masked = [one for one in plan["conditions"] if one["name"] in ("none", "mask_sinks")]
     plan |= {
         "models": [str(folder)], "dtype": "bfloat16", "tasks": [{"name": "arithmetic", "problems": 1}], "chunk": 1,
-        "conditions": [one for one in plan["conditions"] if one["name"] in ("none", "mask_sinks")], "decode": {**plan["decode"], **words},
+        "conditions": masked, "decode": {**plan["decode"], **words},
         "trace": {**plan["trace"], "problems": 1, "models": [], "decode": {**plan["trace"]["decode"], **words, "steps": 4}},
     }  # fmt: skip
     with tempfile.TemporaryDirectory() as out, measured("the study paper, one problem"):
