@@ -23,7 +23,8 @@ RUNS = (
 INTRODUCTION = """# The paper's claims by model
 
 + supports, − contradicts, ? undecided, · no test: fewer than 20 traced generations, or the model lacks what the claim is about.
-A cell has the mark, the estimate with its 95 % interval, n, and the number of the run that answers it: the one with the most problems or generations.
+A cell has the mark, the estimate with its 95 % interval, n, and the number of the run that answers it:
+the one with the most problems or generations.
 [Read results](../guides/read-results.md) explains how a cell is decided; `sinkscope report RUN` shows control and reason.
 """
 
