@@ -118,7 +118,7 @@ def weights_of(units: list[Unit]) -> Callable[[Unit], float]:
     import torch
 
     from sinkscope.models.load import load_config_only
-    from sinkscope.study.units.facts import model_info
+    from sinkscope.study.units.worker import model_info
 
     study = Study.load("paper")
     known = {}

@@ -13,7 +13,7 @@ from sinkscope import registry
 from sinkscope.cli.app import run as command
 from sinkscope.errors import PluginError, StudyError, TaskError
 from sinkscope.extend import Problem, Task, register_task
-from sinkscope.tasks.prompts import read_prompts
+from sinkscope.tasks.problem import read_prompts
 
 OWN = '''
 from typing import ClassVar

@@ -33,10 +33,10 @@ ENDING = (signal.SIGTERM, signal.SIGHUP)
 LOOK, MEASURE, PREPARE = "Look", "Measure", "Prepare"
 # Every command in the order of the help: its module here and its group.
 COMMANDS = {
-    "generate": ("generate", LOOK), "trace": ("traces", LOOK), "sinks": ("traces", LOOK), "view": ("report", LOOK),
-    "report": ("report", LOOK), "figures": ("report", LOOK),
+    "generate": ("generate", LOOK), "trace": ("traces", LOOK), "sinks": ("traces", LOOK), "view": ("traces", LOOK),
+    "report": ("traces", LOOK), "figures": ("traces", LOOK),
     "study": ("study", MEASURE), "table1": ("benchmarks", MEASURE), "eval": ("benchmarks", MEASURE),
-    "compare": ("runs", MEASURE), "results": ("runs", MEASURE), "merge": ("runs", MEASURE), "export": ("runs", MEASURE),
+    "compare": ("study", MEASURE), "results": ("study", MEASURE), "merge": ("study", MEASURE), "export": ("study", MEASURE),
     "models": ("models", PREPARE), "check": ("models", PREPARE), "plan": ("study", PREPARE), "bench": ("models", PREPARE),
 }  # fmt: skip
 # A line of each to begin with.

@@ -43,7 +43,7 @@ def evaluate_model(
     """
     from sinkscope.conditions import NONE, Condition
     from sinkscope.progress import unit_progress
-    from sinkscope.study.evaluate import evaluate, evaluate_with_harness, first_prompts
+    from sinkscope.study.table1 import evaluate, evaluate_with_harness, first_prompts
     from sinkscope.tasks.benchmarks import is_foreign
 
     names = listed(given.tasks, "at least one task", "gsm8k")

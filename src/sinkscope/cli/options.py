@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from typer import Argument, Option
 
-from sinkscope.aliases import NAMES
 from sinkscope.cli.screen import say_line, waiting
 from sinkscope.errors import DecodeError, PromptError, SinkscopeError, StudyError, TaskError
+from sinkscope.validation import NAMES
 
 if TYPE_CHECKING:
     from sinkscope.models import Model

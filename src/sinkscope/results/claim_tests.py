@@ -14,7 +14,6 @@ from sinkscope import paper
 from sinkscope.conditions import Condition
 from sinkscope.results import series
 from sinkscope.results.accuracy import WEAK
-from sinkscope.results.model_rows import SOLVED, ModelRows
 from sinkscope.results.rows import (
     Cell,
     ClaimControl,
@@ -25,6 +24,7 @@ from sinkscope.results.rows import (
     LikelihoodChange,
     Mechanism,
 )  # fmt: skip
+from sinkscope.results.series import SOLVED, ModelRows
 from sinkscope.statistics import interval_p, problems_needed
 
 LEFT_OUT = 0.96  # share of the tokens that the paper's epsilon leaves out

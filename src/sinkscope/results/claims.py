@@ -13,8 +13,8 @@ from typing import Any
 
 from sinkscope import paper
 from sinkscope.results.claim_tests import TESTS, Test
-from sinkscope.results.model_rows import ModelRows, first_point
 from sinkscope.results.rows import Claim, Tables, Verdict
+from sinkscope.results.series import ModelRows, first_point
 from sinkscope.statistics import adjusted
 
 

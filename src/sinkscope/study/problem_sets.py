@@ -18,7 +18,7 @@ from sinkscope.study.units import Job, ModelInfo, Prompt, Unit, kind_of, perform
 from sinkscope.study.units.worker import IN_MEMORY
 from sinkscope.tasks import Problem, problems
 from sinkscope.tasks.benchmarks import Benchmark
-from sinkscope.tasks.prompts import digest_prompts, read_prompts
+from sinkscope.tasks.problem import digest_prompts, read_prompts
 
 
 @functools.lru_cache(maxsize=32)

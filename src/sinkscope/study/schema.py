@@ -13,7 +13,6 @@ from typing import Annotated, Any, Literal, get_args
 import yaml
 from pydantic import AfterValidator, BeforeValidator, Field, SkipValidation, model_validator
 
-from sinkscope.aliases import NAMES
 from sinkscope.conditions import MOST, NONE, NOOP, Condition
 from sinkscope.decoding.settings import Mode, check_setting, setting_names
 from sinkscope.errors import DecodeError, RuleError, StudyError
@@ -21,8 +20,8 @@ from sinkscope.files import MB, parse_yaml, read_text
 from sinkscope.sinks.rules import rule_from_dict
 from sinkscope.tasks import TASKS
 from sinkscope.tasks.benchmarks import GSM8K, HUMANEVAL, BenchmarkPlan, is_benchmark
-from sinkscope.tasks.prompts import read_prompts, task_name
-from sinkscope.validation import FieldError, Text, Truth, settings, show_value, validate
+from sinkscope.tasks.problem import read_prompts, task_name
+from sinkscope.validation import NAMES, FieldError, Text, Truth, settings, show_value, validate
 
 STUDIES = Path(__file__).parent / "studies"
 LONGEST_FILE_NAME = 150  # bytes of a file's name, with room for what is put behind it
