@@ -7,7 +7,6 @@ A file of your own does the same without a package: `import_file` runs it here, 
 
 from __future__ import annotations
 
-import difflib
 import logging
 import os
 import sys
@@ -21,7 +20,7 @@ from types import ModuleType
 from typing import Any, ClassVar, Generic, TypeVar
 
 from sinkscope.errors import PluginError, SinkscopeError
-from sinkscope.validation import show_value
+from sinkscope.validation import show_value, suggest
 
 logger = logging.getLogger(__name__)
 GROUP = "sinkscope.plugins"
@@ -55,9 +54,9 @@ class Registry(Generic[T]):
     def __getitem__(self, name: str) -> T:
         found = self.get(name)
         if found is None:
-            close = difflib.get_close_matches(str(name), self._things, n=1)
-            advice = f"did you mean {close[0]}?" if close else f"known are {', '.join(self._things)}."
-            raise self.error(f"Expected the name of a {self.kind}, got {show_value(name)}: {advice}")
+            raise self.error(
+                f"Expected the name of a {self.kind}, got {show_value(name)}: {suggest(name, self._things)}"
+            )
         return found
 
     def get(self, name: object) -> T | None:

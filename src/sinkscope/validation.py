@@ -9,7 +9,8 @@ from __future__ import annotations
 import difflib
 import functools
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import field, fields
 from typing import Annotated, Any, TypeVar, dataclass_transform
 
@@ -54,6 +55,27 @@ class FieldError(ValueError):
     def __init__(self, sentence: str, *path: int | str) -> None:
         super().__init__(sentence)
         self.path = path
+
+
+@contextmanager
+def as_field(*path: int | str) -> Iterator[None]:
+    """What another part of the package refuses is a mistake in this field."""
+    try:
+        yield
+    except FieldError as error:
+        raise FieldError(str(error), *path, *error.path) from None
+    except ValidationError as error:
+        words, inner = first_mistake(error)
+        raise FieldError(words, *path, *inner) from None
+    except (SinkscopeError, TypeError, RuntimeError) as error:
+        raise FieldError(f"is wrong: {str(error).rstrip('.')}", *path) from None
+
+
+def suggest(name: object, known: Iterable[str]) -> str:
+    """What a name that is not known may have meant, or all that are known."""
+    names = list(known)
+    close = difflib.get_close_matches(str(name), names, n=1)
+    return f"did you mean {close[0]}?" if close else f"known are {', '.join(names)}"
 
 
 @dataclass_transform(frozen_default=True, field_specifiers=(field,))

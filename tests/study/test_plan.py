@@ -113,8 +113,8 @@ def test_the_study_of_the_tiny_family_has_every_condition() -> None:
         ("mechanism:\n  problems: 1", "mechanism:\n  problems: 1\n  k: [0]", 12, "mechanism.k"),
         ("models: [tiny-llama]", "models: 3", 13, "likelihood.models"),
         ("models: [tiny-llama]", "models: [a, a]", 13, "likelihood.models"),
-        ("models: [tiny-llama]", "models: [tiny-llada]", 13, "likelihood must not name tiny-llada"),
-        ("conditions: [none]", "conditions: [noop]", 14, "likelihood.conditions"),
+        ("models: [tiny-llama]", "models: [tiny-llada]", 2, "models"),
+        ("conditions: [none]", "conditions: [noop]", 13, "likelihood"),
         ("conditions: [none]", "conditions: [none]\n  texts: 1", 15, "likelihood.texts"),
         ("rule: threshold", "rule: feeling", 16, "rules[0]"),
         ("epsilon: 3", "epsilon: -3", 16, "rules[0]"),
@@ -128,15 +128,12 @@ def test_the_study_of_the_tiny_family_has_every_condition() -> None:
         ("rules:\n", "decode: {steps: []}\nrules:\n", 15, "decode.steps"),
         ("rules:\n", "decode: fast\nrules:\n", 15, "decode"),
         ("rules:\n", "decode: {length: -1}\nrules:\n", 15, "decode.length"),
-        ("rules:\n", "decode: {length: 0}\nrules:\n", None, "decode.length"),
         ("rules:\n", "decode: {length: .nan}\nrules:\n", 15, "decode.length"),
         ("rules:\n", "decode: {length: null}\nrules:\n", 15, "decode.length"),
         ("rules:\n", "decode: {length: [8, eight]}\nrules:\n", 15, "decode.length"),
         ("rules:\n", "decode: {length: [[8]]}\nrules:\n", 15, "decode.length"),
         ("rules:\n", "decode: {block: 2.0}\nrules:\n", 15, "decode.block"),
         ("rules:\n", "decode: {steps: true}\nrules:\n", 15, "decode.steps"),
-        ("rules:\n", "decode:\n  length: 8\n  steps: 1\nrules:\n", 11, "mechanism"),
-        ("rules:\n", "decode: {length: [1, 8]}\nrules:\n", 11, "mechanism"),
         ("rules:\n", "decode:\n  length: 8\n  temperature: hot\nrules:\n", 17, "decode.temperature"),
         ("rules:\n", "decode: {temperature: .inf}\nrules:\n", 15, "decode.temperature"),
         ("rules:\n", "decode: {top_p: 2}\nrules:\n", 15, "decode.top_p"),
@@ -233,7 +230,7 @@ def test_mistakes_of_the_constructor_are_told_as_those_of_a_file() -> None:
     study = Study.load("quick")
     with pytest.raises(StudyError, match="chunk must be greater"):
         replace(study, chunk=0)
-    with pytest.raises(StudyError, match="must have none among them"):
+    with pytest.raises(StudyError, match="must have none among"):
         replace(study, conditions=study.conditions[1:])
 
 

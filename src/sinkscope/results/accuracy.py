@@ -239,7 +239,9 @@ CellName = tuple[str, str, str]  # model, task, label of the condition
 
 
 def with_shifts(
-    cells: Sequence[Cell], answers: Mapping[CellName, Mapping[int, Record]], divergences: Mapping[CellName, Sequence[Record]]
+    cells: Sequence[Cell],
+    answers: Mapping[CellName, Mapping[int, Record]],
+    divergences: Mapping[CellName, Sequence[Record]],
 ) -> list[Cell]:
     """The cells, each changed one with its shift; divergences: of the logits along the unmasked path, where measured."""
     shifts: dict[CellName, dict[str, Any]] = {}

@@ -261,7 +261,7 @@ def summarise(work: Work, condition: Condition, pass_at: Sequence[int]) -> dict[
                 "right": right,
             }
         }
-        for k in pass_at if task.repeats > 1 else ():
+        for k in pass_at if (task.repeats or 1) > 1 else ():
             values = [pass_at_k(len(row["verdicts"]), sum(row["verdicts"]), k) for row in rows]
             scores[f"pass@{k}"] = {"value": sum(values) / len(values)}
         effect = removed_shares(chunk["effect"] for chunk in chunks)

@@ -85,7 +85,7 @@ class AnswersKind(UnitKind):
         model, settings = model_for(study, job.unit), job.unit.decoder
         prompts = [encode_prompt(model, prompt) for prompt in job.prompts]
         stops = [prompt.stops for prompt in job.prompts]
-        repeats = next(task.repeats for task in study.tasks if task.name == job.unit.task)
+        repeats = next(task.repeats or 1 for task in study.tasks if task.name == job.unit.task)
         with apply_condition(study, job.unit, model, [prompt.number for prompt in job.prompts]) as taken:
             answers = [
                 generate_until(model, prompts, replace(settings, seed=settings.seed + nth), stops)
