@@ -107,7 +107,7 @@ def running_sandboxes() -> list[int]:
             state = (path.parent / "stat").read_text().rpartition(")")[2].split()
         except OSError:
             continue
-        if b"child.start" in text and state[0] != "Z" and int(state[1]) in (1, os.getpid()):
+        if b"child.main" in text and state[0] != "Z" and int(state[1]) in (1, os.getpid()):
             found.append(int(path.parent.name))
     return found
 

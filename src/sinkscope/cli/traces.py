@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from sinkscope.models import Model
     from sinkscope.report.server import Server
     from sinkscope.sinks import Rule
-    from sinkscope.tasks.prompts import OwnPrompt
+    from sinkscope.tasks.problem import OwnPrompt
     from sinkscope.tracing import Trace
     from sinkscope.tracing.recorder import Keep
 
@@ -84,7 +84,7 @@ def trace(
 
 
 def _read_file(path: Path | None) -> list[OwnPrompt]:
-    from sinkscope.tasks.prompts import read_prompts
+    from sinkscope.tasks.problem import read_prompts
 
     return read_prompts(path or "")
 
