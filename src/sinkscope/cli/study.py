@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 from typer import Argument, Exit, Option, echo
 
 from sinkscope.cli import options
-from sinkscope.cli.app import command
+from sinkscope.cli.app import MEASURE, PREPARE, command
 from sinkscope.cli.options import CsvOption, JsonFlag, ParquetOption, ReportFlag, counts, listed, refuse, writable
 from sinkscope.cli.screen import print_json, print_result, print_text, say_error, tell_shard, waiting
 from sinkscope.errors import ReportError, StudyError, printable
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 GB = 1e9
 
 
-@command()
+@command(MEASURE, "sinkscope study quick")
 def study(
     name: options.StudyName = "paper",
     out: Annotated[
@@ -112,7 +112,7 @@ def print_run(done: Run, report: bool, as_json: bool, full: bool = False, more: 
         print_text(done.summary(full=full).rstrip())
 
 
-@command()
+@command(PREPARE, "sinkscope plan table1 -m GSAI-ML/LLaDA-8B-Instruct")
 def plan(
     name: options.StudyName = "paper",
     models: options.ModelsOption = None,
@@ -189,7 +189,7 @@ TableName = Literal[
 ]
 
 
-@command(name="results")
+@command(MEASURE, "sinkscope results runs/quick --table claims", "results")
 def print_rows(
     run: Annotated[Path, Argument(help="Folder of a finished run.", show_default=False)],
     table: Annotated[TableName, Option(help="A table of results.json, or answers: a row per problem.")] = "cells",
@@ -221,7 +221,7 @@ def csv_of(frame: pl.DataFrame) -> str:
     return frame.with_columns(texts).write_csv()
 
 
-@command()
+@command(MEASURE, "sinkscope export runs/quick -o entry.json")
 def export(
     run: Annotated[Path, Argument(help="Folder of a finished study or table1, or its results.json.", metavar="RUN")],
     out: Annotated[Path, Option("--out", "-o", help="File to write.", callback=writable)] = Path("entry.json"),
@@ -239,7 +239,7 @@ def export(
     print_result(as_json, value, "\n".join([shown, *told]))
 
 
-@command()
+@command(MEASURE, "sinkscope merge shard-1 shard-2 --out whole")
 def merge(
     runs: Annotated[list[Path], Argument(help="Run folders that hold the shards.", metavar="RUN…")],
     out: Annotated[
@@ -255,7 +255,7 @@ def merge(
     print_run(Run.load(shards.merge(runs, out)), report, as_json)
 
 
-@command()
+@command(MEASURE, "sinkscope compare runs/one runs/two")
 def compare(
     first: Annotated[Path, Argument(help="Folder of a finished run.")],
     second: Annotated[Path, Argument(help="Folder of another one, or of the same with --match-models.")],

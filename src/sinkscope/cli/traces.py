@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 from typer import Argument, Option
 
 from sinkscope.cli import options
-from sinkscope.cli.app import command
+from sinkscope.cli.app import LOOK, command
 from sinkscope.cli.options import JsonFlag, read_prompt, refuse, writable
 from sinkscope.cli.screen import output, print_json, print_result, say_line, table_of, waiting
 from sinkscope.errors import PromptError, ReportError, TraceError, printable
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from sinkscope.tracing.recorder import Keep
 
 
-@command()
+@command(LOOK, 'sinkscope trace tiny-llada "Tom has 3 apples."')
 def trace(
     model: options.ModelArgument,
     prompt: Annotated[str | None, options.PromptInfo] = None,
@@ -143,7 +143,7 @@ def _head(name: str) -> tuple[int, int]:
     return int(found[1]), int(found[2])
 
 
-@command()
+@command(LOOK, "sinkscope sinks run.trace")
 def sinks(
     file: Annotated[Path, Argument(help="A trace, made by: sinkscope trace MODEL PROMPT -o FILE")],
     epsilon: Annotated[float | None, Option(help="Threshold above the mean of the other keys.")] = None,
@@ -221,7 +221,7 @@ def _rule(name: str, epsilon: float | None, unit: str | None, group: str) -> Rul
 RunFolder = Annotated[Path, Argument(help="Folder of a run, or the file of a trace.", metavar="RUN|FILE")]
 
 
-@command()
+@command(LOOK, "sinkscope report run.trace")
 def report(
     run: RunFolder,
     out: Annotated[
@@ -251,7 +251,7 @@ def report(
     print_result(as_json, {"report": str(path), "bytes": size}, f"{path} ({size / 1e6:.1f} MB)")
 
 
-@command()
+@command(LOOK, "sinkscope figures run.trace")
 def figures(
     run: RunFolder,
     out: Annotated[Path | None, Option("--out", "-o", help="Folder to write to. Default: RUN/figures.")] = None,
@@ -266,7 +266,7 @@ def figures(
     print_result(as_json, {"figures": [str(path) for path in paths]}, "\n".join(map(str, paths)))
 
 
-@command()
+@command(LOOK, "sinkscope view runs/quick")
 def view(
     what: Annotated[
         list[str],

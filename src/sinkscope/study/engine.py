@@ -48,10 +48,13 @@ class Ray:
     patience: NonNegative = 300.0  # seconds without any worker until the run is given up
 
     def __post_init__(self) -> None:
-        if self.gpus_per_worker > 1 and self.gpus_per_worker != int(self.gpus_per_worker):
-            raise StudyError(f"Expected a share of one GPU, or whole ones, got {self.gpus_per_worker}; round it.")
-        if not self.cpus_per_worker and not self.gpus_per_worker:
-            raise StudyError("Expected a worker to take a share of a CPU or a GPU, got 0 of both; give it one of them.")
+        if (self.gpus_per_worker > 1 and self.gpus_per_worker % 1) or not (
+            self.cpus_per_worker or self.gpus_per_worker
+        ):
+            came = f"{self.gpus_per_worker:g} GPUs and {self.cpus_per_worker:g} CPUs"
+            raise StudyError(
+                f"Expected workers that take a share of a CPU or GPU, or whole GPUs, got {came}; change it."
+            )
 
     def fit(self, device: str | None) -> None:
         """Refuse GPUs that a study would not use, and a device that these workers would not have."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
@@ -26,6 +25,7 @@ from sinkscope.study.units.worker import in_memory
 from sinkscope.tasks import KINDS, TASKS
 from sinkscope.tasks.benchmarks import GSM8K, HUMANEVAL, is_benchmark, pass_at_k
 from sinkscope.tasks.protocol import OTHERWISE, protocol_for
+from sinkscope.validation import suggest
 
 SUITE, PREFIX = "sinkscope", "sinkscope_"  # all of our own tasks, and one of them, as the harness's users name them
 OWN_SIZE = 100  # problems of a task of ours, unless given
@@ -123,12 +123,10 @@ def study_tasks(tasks: Sequence[str]) -> list[str]:
     for name in tasks:
         plain = name.removeprefix(PREFIX)
         if name != SUITE and not is_benchmark(plain) and plain not in TASKS:
-            known = ", ".join([*GSM8K, *HUMANEVAL, SUITE, *(PREFIX + kind for kind in KINDS)])
-            close = difflib.get_close_matches(
-                name, [*GSM8K, *HUMANEVAL, SUITE, *TASKS, *map(PREFIX.__add__, KINDS)], n=1
+            known = [*GSM8K, *HUMANEVAL, SUITE, *TASKS, *map(PREFIX.__add__, KINDS)]
+            raise TaskError(
+                f"Expected a task of ours or of lm-evaluation-harness, got {name!r}: {suggest(name, known)}"
             )
-            advice = f"did you mean {close[0]}?" if close else f"tasks of ours are {known}."
-            raise TaskError(f"Expected a task of ours or of lm-evaluation-harness, got {name!r}: {advice}")
         found += KINDS if name == SUITE else [plain]
     return list(dict.fromkeys(found))
 
