@@ -111,14 +111,14 @@ _files: dict[str, tuple[Path, str]] = {}  # name of a module → its file and so
 def import_file(path: str | os.PathLike[str]) -> None:
     """Run a Python file that registers something, here and in the workers of runs that follow."""
     file = Path(path).expanduser().absolute()
-    if file.suffix != ".py" or not file.is_file():
+    try:
+        source = file.read_text(encoding="utf-8") if file.suffix == ".py" else None
+    except (OSError, UnicodeError):
+        source = None
+    if source is None:
         raise PluginError(
             f"Expected a Python file that registers something, got {show_value(str(path))}; check the path."
         )
-    try:
-        source = file.read_text(encoding="utf-8")
-    except (OSError, UnicodeError) as error:
-        raise PluginError(f"{path} cannot be read ({type(error).__name__}: {error}).") from None
     name = file.stem
     there = sys.modules.get(name)
     if there is None or Path(getattr(there, "__file__", None) or "").absolute() != file or name in _files:

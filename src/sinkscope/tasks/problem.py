@@ -10,12 +10,14 @@ import re
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
+
+from pydantic import Field
 
 from sinkscope.errors import TaskError
-from sinkscope.files import MB, read_text, short
+from sinkscope.files import MB, read_text, report_damage, short
 from sinkscope.registry import Registry
-from sinkscope.validation import FromZero, validate
+from sinkscope.validation import FieldError, FromZero, settings, validate
 
 Source = random.Random
 DIFFICULTIES = (1, 2, 3)
@@ -172,7 +174,6 @@ def _supply(task: Task, split: str, seed: int, difficulty: int | None, options: 
 # ---- prompts of your own: a file of JSON lines
 
 
-FIELDS = ("prompt", "answer", "check")
 MOST = 64 * MB  # of a file
 
 
@@ -218,34 +219,25 @@ def read_prompts(path: Path | str) -> list[OwnPrompt]:
     return found
 
 
+@settings(TaskError)
+class PromptLine:
+    """A line of a file of prompts."""
+
+    prompt: Annotated[str, Field(strict=True, pattern=r"\S")]
+    answer: Annotated[str, Field(strict=True)] = ""
+    check: re.Pattern[str] | None = None
+
+    def __post_init__(self) -> None:
+        if self.answer and self.check:
+            raise FieldError("must be left out beside a check", "answer")
+
+
 def _read_line(line: str, where: str, number: int) -> OwnPrompt:
-    try:
+    with report_damage(where, TaskError, 'write a JSON object such as {"prompt": "…", "answer": "…"}'):
         value: Any = json.loads(line)
-    except (ValueError, RecursionError):
-        raise TaskError(
-            f'{where}: expected a JSON object such as {{"prompt": "…", "answer": "…"}}, got {short(line, 60)}.'
-        ) from None
-    entry = {"prompt": value} if isinstance(value, str) else value
-    if not isinstance(entry, Mapping) or not all(isinstance(entry.get(name, ""), str) for name in FIELDS):
-        raise TaskError(f"{where}: expected an object whose prompt, answer and check are texts, got {short(line, 60)}.")
-    if unknown := sorted(set(entry) - set(FIELDS)):
-        raise TaskError(f"{where}: expected the fields {', '.join(FIELDS)}, got {short(unknown[0], 60)}; leave it out.")
-    prompt, answer, check = (entry.get(name, "") for name in FIELDS)
-    if not prompt.strip():
-        raise TaskError(f"{where}: expected a prompt with some text, got an empty one.")
-    if answer and check:
-        raise TaskError(f"{where}: expected an answer or a check, got both; leave one out.")
-    if check:
-        _check_pattern(check, where)
-    data = {"check": check} if check else {}
-    return OwnPrompt("prompts", prompt, answer.strip(), 1, str(number), data)
-
-
-def _check_pattern(check: str, where: str) -> None:
-    try:
-        re.compile(check)
-    except re.error as error:
-        raise TaskError(f"{where}: the check is no regular expression ({error}); correct it.") from None
+    found = validate(PromptLine, {"prompt": value} if isinstance(value, str) else value, where, TaskError)
+    data = {"check": found.check.pattern} if found.check else {}
+    return OwnPrompt("prompts", found.prompt, found.answer.strip(), 1, str(number), data)
 
 
 def digest_prompts(path: Path | str) -> str:

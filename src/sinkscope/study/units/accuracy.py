@@ -6,7 +6,7 @@ import functools
 import math
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -150,20 +150,6 @@ Stored = Callable[[Unit], dict[str, Any] | None]
 Group = tuple[str, str, str]  # model, setting, task
 
 
-@dataclass(frozen=True)
-class Decision:
-    """A comparison with nothing masked after so many problems: inside the margin, outside of it, or open."""
-
-    condition: Condition
-    margin: float  # points
-    decision: str
-    low: float
-    high: float
-
-    def to_dict(self) -> dict[str, Any]:
-        return {"margin": self.margin, "decision": self.decision, "low": self.low, "high": self.high}
-
-
 def plan_round(study: Study, units: Sequence[Unit], stored: Stored) -> tuple[list[Unit], list[Unit]]:
     """The units that count so far, and those of them that must be run next; nothing is left to run when all are decided."""
     assert study.sequential is not None
@@ -219,8 +205,8 @@ def answer_changes(base: Sequence[Unit], own: Sequence[Unit], stored: Stored) ->
     return changes
 
 
-def decisions(study: Study, units: Sequence[Unit], stored: Stored) -> dict[tuple[Group, Condition], Decision]:
-    """How every comparison ended."""
+def decisions(study: Study, units: Sequence[Unit], stored: Stored) -> dict[tuple[Group, Condition], dict[str, Any]]:
+    """How every comparison with nothing masked ended: inside the margin (points), outside of it, or open."""
     assert study.sequential is not None
     found = {}
     for group, chunks in group_chunks(units).items():
@@ -229,9 +215,9 @@ def decisions(study: Study, units: Sequence[Unit], stored: Stored) -> dict[tuple
             if changes:
                 inside, outside = (bool(one[-1]) for one in decided(np.asarray(changes), study.sequential.margin / 100))
                 name = "inside" if inside else "outside" if outside else "open"
-                found[group, condition] = Decision(
-                    condition, study.sequential.margin, name, *confidence_sequence(changes)
-                )
+                low, high = confidence_sequence(changes)
+                margin = study.sequential.margin
+                found[group, condition] = {"margin": margin, "decision": name, "low": low, "high": high}
     return found
 
 
@@ -248,7 +234,7 @@ def benchmark_cells(
         info = models[cell.model]
         about = info.benchmarks.get(cell.task, {})
         end = next((
-            one.to_dict() for (group, condition), one in ends.items()
+            one for (group, condition), one in ends.items()
             if (group[0], group[2], condition.label) == (info.asked, cell.task, cell.label)
         ), None)  # fmt: skip
         published = about.get("published") if cell.label == "none" else None
