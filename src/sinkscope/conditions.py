@@ -5,13 +5,14 @@ from __future__ import annotations
 import hashlib
 import itertools
 import json
+import math
 import re
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Annotated, Any, ClassVar, Literal
 
-from pydantic import AfterValidator
+from pydantic import AfterValidator, TypeAdapter
 
 from sinkscope.decoding.caches import CACHE_POLICIES
 from sinkscope.decoding.caches.evicting import By, SparseCache
@@ -62,23 +63,15 @@ class Condition:
     def read(cls, entry: Mapping[str, Any] | str) -> list[Condition]:
         """The conditions of one entry of a study file, where every list is a sweep; a FieldError names the wrong field."""
         words = {"name": entry} if isinstance(entry, str) else dict(entry)
-        name, models = words.pop("name", ""), words.pop("for", MODELS[0])
-        if models not in MODELS:
-            raise FieldError(f"must be one of {', '.join(MODELS)}, got {show_value(models)}", "for")
+        name = words.pop("name", "")
+        with as_field("for"):
+            models: Models = TypeAdapter(Models).validate_python(words.pop("for", MODELS[0]))
         kind = NothingToSet if name in tuple(PLAIN) else INTERVENTIONS.get(name)
         if kind is None:
             raise FieldError(f"must be a condition, got {show_value(name)}: {suggest(name, names())}", "name")
-        swept: dict[str, list[Any]] = {}
-        for setting, value in words.items():
-            swept[setting] = value if isinstance(value, list) and not kind.takes_list(setting) else [value]
-            if not swept[setting]:
-                raise FieldError("must be one value, or a list of values to sweep, got an empty list", setting)
-        points = list(itertools.islice(itertools.product(*swept.values()), MOST + 1))
-        if len(points) > MOST:
-            raise FieldError(f"makes more than {MOST:,} conditions; leave some out")
+        points = sweep_points(words, kind.takes_list)
         with as_field():
-            changes = [kind.from_entry(dict(zip(swept, point, strict=True))) for point in points]
-        return [cls(name, PLAIN.get(name, change), models) for change in changes]
+            return [cls(name, PLAIN.get(name, kind.from_entry(point)), models) for point in points]
 
     @classmethod
     def parse(cls, text: str) -> Condition:
@@ -200,6 +193,20 @@ class Condition:
 
 PLAIN: Mapping[str, Entry | None] = {"none": None, "noop": MaskSinks(k=0)}
 NONE, NOOP = (Condition(name, change) for name, change in PLAIN.items())
+
+
+def sweep_points(words: Mapping[str, Any], takes_list: Callable[[str], bool] = lambda _: False) -> list[dict[str, Any]]:
+    """Every combination of settings in which a list is a sweep; takes_list: whether it is one value of this setting."""
+    swept = {
+        name: value if isinstance(value, list) and not takes_list(name) else [value] for name, value in words.items()
+    }
+    for name, values in swept.items():
+        if not values:
+            raise FieldError("must be one value, or a list of values to sweep, got an empty list", name)
+    count = math.prod(map(len, swept.values()))
+    if count > MOST:
+        raise FieldError(f"makes {count:,}, and there can be no more than {MOST:,}; leave some out")
+    return [dict(zip(swept, point, strict=True)) for point in itertools.product(*swept.values())]
 
 
 def names() -> tuple[str, ...]:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import KW_ONLY, fields, is_dataclass
 from pathlib import Path
@@ -12,7 +10,7 @@ from typing import Annotated, Any, Literal, get_args
 import yaml
 from pydantic import AfterValidator, BeforeValidator, Field, SkipValidation, TypeAdapter, model_validator
 
-from sinkscope.conditions import MOST, NONE, NOOP, Condition
+from sinkscope.conditions import MOST, NONE, NOOP, Condition, sweep_points
 from sinkscope.decoding.settings import Mode, check_setting, setting_names
 from sinkscope.errors import StudyError
 from sinkscope.files import MB, parse_yaml, read_text
@@ -41,6 +39,14 @@ TASK_FIELDS: Mapping[str, set[str]] = {  # fields that mean something to one kin
 # ---- types of fields
 
 
+@settings(StudyError)
+class ModelInMode:
+    """A model as one of its modes decodes."""
+
+    name: Text
+    mode: Mode
+
+
 def _file_name(value: str) -> str:
     """A name that a folder can have, and that leads nowhere else."""
     plain = value == value.strip() != "." and value.isprintable() and len(value.encode()) <= LONGEST_FILE_NAME
@@ -53,11 +59,9 @@ def _model_label(value: Any) -> Any:
     """A model in one mode, {name: …, mode: …}, as the label that names it in all of a run: name (mode)."""
     if not isinstance(value, Mapping):
         return value
-    name, mode = value.get("name"), value.get("mode")
-    if set(value) != {"name", "mode"} or not isinstance(name, str) or not name.strip() or mode not in get_args(Mode):
-        known = ", ".join(get_args(Mode))
-        raise ValueError(f"must be a name, or {{name: …, mode: …}} with a mode of {known}, got {show_value(value)}")
-    return f"{name} ({mode})"
+    with as_field():
+        one = ModelInMode(**value)
+    return f"{one.name} ({one.mode})"
 
 
 def name_and_mode(label: str) -> tuple[str, str | None]:
@@ -136,14 +140,10 @@ def _read_decode(words: dict[str, Any]) -> dict[str, Any]:
         if name not in known:
             why = NOT_CONFIGURABLE.get(name) or f"use {NAMES.get(name) or ', '.join(sorted(known))}"
             raise FieldError(f"is no decode setting of a study; {why}", name)
-        if value == []:
-            raise FieldError("must be one value, or a list of values to sweep, got an empty list", name)
         for one in value if isinstance(value, list) else [value]:
             with as_field(name):
                 check_setting(name, one)
-    points = math.prod(len(value) for value in words.values() if isinstance(value, list))
-    if points > MOST:
-        raise FieldError(f"makes {points:,} points, and at most {MOST:,} can be swept; leave some out")
+    sweep_points(words)
     return words
 
 
@@ -390,10 +390,8 @@ class Study:
 
     def settings(self) -> list[tuple[str, dict[str, Any]]]:
         """Every point of the decode sweep: a label (empty where nothing is swept) and the words."""
-        names = list(self.decode)
-        values = [value if isinstance(value, list) else [value] for value in self.decode.values()]
-        swept = [name for name in names if isinstance(self.decode[name], list)]
-        points = [dict(zip(names, point, strict=True)) for point in itertools.product(*values)]
+        swept = [name for name, value in self.decode.items() if isinstance(value, list)]
+        points = sweep_points(self.decode)
         shown = [{name: "whole" if point[name] is None else point[name] for name in swept} for point in points]
         labels = [", ".join(f"{name}={value}" for name, value in one.items()) for one in shown]
         return list(zip(labels, points, strict=True))

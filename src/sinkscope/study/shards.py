@@ -93,10 +93,8 @@ def _refuse_unfinished(marks: Mapping[str, Mapping[str, Any]]) -> None:
 def merge(folders: Sequence[Path | str], out: Path | str | None = None) -> Path:
     """Join the folders of a run's shards, and finish its tables: what comes out is what the whole run would have been."""
     parts = [Store(folder) for folder in folders]
-    if not parts:
-        raise StudyError("Expected at least one run folder to merge, got none.")
-    if out is None and len(parts) > 1:
-        raise StudyError(f"Expected --out, the folder for the merged run of {len(parts)} folders, got none.")
+    if not parts or (out is None and len(parts) > 1):
+        raise StudyError(f"Expected run folders to merge, and --out where there are several, got {len(parts)} folders.")
     text, first = parts[0].read_plan()
     about = {name: value for name, value in first.items() if name not in ("finished", "seconds", "shards")}
     for part in parts:

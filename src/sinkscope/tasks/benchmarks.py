@@ -242,22 +242,19 @@ def is_foreign(name: str) -> bool:
 @contextmanager
 def _quiet() -> Iterator[None]:
     """Without the harness's advice on options that we set ourselves, and without its bar over the prompts."""
-    try:
-        import lm_eval.api.task
-    except ImportError as error:
-        raise TaskError(
-            f"Benchmarks need lm-evaluation-harness, which is not here ({error}); install it with: pip install -e '.[eval]'"
-        ) from error
+    from lm_eval.api import task
 
-    logger, bar = logging.getLogger("lm_eval"), lm_eval.api.task.tqdm
+    import sinkscope.tasks.harness  # which says what to do where lm_eval is not installed  # noqa: F401
+
+    logger, bar = logging.getLogger("lm_eval"), task.tqdm
     level = logger.level
     logger.setLevel(logging.ERROR)
-    lm_eval.api.task.tqdm = functools.partial(bar, disable=True)
+    task.tqdm = functools.partial(bar, disable=True)
     try:
         yield
     finally:
         logger.setLevel(level)
-        lm_eval.api.task.tqdm = bar
+        task.tqdm = bar
 
 
 # ---- GSM8K
