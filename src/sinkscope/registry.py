@@ -215,11 +215,3 @@ def _import_plugin(point: EntryPoint) -> None:
             f"The package {package} cannot be imported for its entry point {point.name} = {point.value} in {GROUP} "
             f"({type(error).__name__}: {why}); repair or uninstall it."
         )
-
-
-def reload_plugins() -> None:
-    """Look for packages again, as after an installation while the process runs."""
-    with _lock:
-        installed_plugins.cache_clear()
-        _loaded.clear()
-        _failures.clear()

@@ -11,7 +11,7 @@ import torch
 
 from sinkscope.decoding.cost import Size
 from sinkscope.models.load import load_config_only
-from sinkscope.study.local import Local
+from sinkscope.study.engine import Local
 from sinkscope.study.plan import forecast, here
 from sinkscope.study.problem_sets import run_unit
 from sinkscope.study.run import load_facts as models_of

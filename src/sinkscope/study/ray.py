@@ -26,7 +26,7 @@ from sinkscope.study.schema import Study
 from sinkscope.study.units import Job, ModelInfo, weigh
 
 logger = logging.getLogger(__name__)
-FUNCTION = "sinkscope.study.local:answer"  # what workers call, with study and job as JSON and a folder
+FUNCTION = "sinkscope.study.engine:answer"  # what workers call, with study and job as JSON and a folder
 TRIES = 3  # of a unit
 LOSSES = 3  # workers in a row that ended before they could be given anything
 OnMessage = Callable[[str], object]
