@@ -290,7 +290,7 @@ def test_a_lock_that_is_a_link_is_refused_and_its_target_left_alone(tmp_path: Pa
         else:
             target.unlink()
         (folder / "lock").symlink_to(target)
-        with pytest.raises(StudyError, match="cannot be used"), Store(folder).locked():
+        with pytest.raises(StudyError, match=r"lock is a link|cannot be used"), Store(folder).locked():
             pass
         assert target.exists() == there and (not there or target.read_text() == "keep me")
 
