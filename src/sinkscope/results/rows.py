@@ -47,6 +47,19 @@ def _plain(value: Any) -> Any:
 
 
 @dataclass(frozen=True)
+class Interval(ResultRow):
+    """A mean with its 95 % interval."""
+
+    value: float
+    low: float
+    high: float
+
+    def times(self, scale: float) -> Interval:
+        """The same in another unit, such as points of shares."""
+        return Interval(scale * self.value, scale * self.low, scale * self.high)
+
+
+@dataclass(frozen=True)
 class Difference(ResultRow):
     """A change against the same problems or texts, with its 95 % interval and its p."""
 
@@ -54,6 +67,10 @@ class Difference(ResultRow):
     difference_low: float
     difference_high: float
     p: float
+
+    @property
+    def interval(self) -> Interval:
+        return Interval(self.difference, self.difference_low, self.difference_high)
 
 
 @dataclass(frozen=True)
@@ -192,15 +209,6 @@ class Curve(TraceKey):
     non_sinks: float
     low: float | None = None
     high: float | None = None
-
-
-@dataclass(frozen=True)
-class Interval(ResultRow):
-    """A mean with its 95 % interval."""
-
-    value: float
-    low: float
-    high: float
 
 
 @dataclass(frozen=True)
