@@ -23,7 +23,6 @@ if TYPE_CHECKING:
     from sinkscope.models import Model
     from sinkscope.report.server import Server
     from sinkscope.sinks import Rule
-    from sinkscope.tasks.problem import OwnPrompt
     from sinkscope.tracing import Trace
     from sinkscope.tracing.recorder import Keep
 
@@ -54,7 +53,9 @@ def trace(
     """Record a generation: received attention, canvas, confidence, commits."""
     if (prompt is None) == (prompts is None):
         raise PromptError("Expected a prompt, or --prompts FILE.jsonl, got both or neither; give one of them.")
-    asked = [read_prompt(prompt)] if prompt is not None else [one.prompt for one in _read_file(prompts)]
+    from sinkscope.tasks.problem import read_prompts
+
+    asked = [read_prompt(prompt or "")] if prompts is None else [one.prompt for one in read_prompts(prompts)]
     files = _files(out, None if prompts is None else len(asked))
     maps = _maps(heads or [])
     import torch
@@ -81,12 +82,6 @@ def trace(
             print_trace(made, file)
     if as_json:
         print_json(told[0] if prompts is None else told)
-
-
-def _read_file(path: Path | None) -> list[OwnPrompt]:
-    from sinkscope.tasks.problem import read_prompts
-
-    return read_prompts(path or "")
 
 
 def _files(out: Path | None, count: int | None) -> list[Path]:
@@ -133,14 +128,12 @@ def facts(trace: Trace) -> dict[str, object]:
 
 def _maps(names: list[str]) -> tuple[tuple[int, int], ...] | Literal["all"]:
     """The heads whose maps are kept."""
-    return "all" if names == ["all"] else tuple(map(_head, names))
-
-
-def _head(name: str) -> tuple[int, int]:
-    found = re.fullmatch(r"([0-9]{1,6})\.([0-9]{1,6})", name)
-    if found is None:
-        raise TraceError(f"Expected a head as LAYER.HEAD, such as 3.0, or all alone, got {name!r}.")
-    return int(found[1]), int(found[2])
+    if names == ["all"]:
+        return "all"
+    pairs = [re.fullmatch(r"([0-9]{1,6})\.([0-9]{1,6})", name) for name in names]
+    if not all(pairs):
+        raise TraceError(f"Expected heads as LAYER.HEAD, such as 3.0, or all alone, got {', '.join(names)!r}.")
+    return tuple((int(pair[1]), int(pair[2])) for pair in pairs if pair)
 
 
 @command(LOOK, "sinkscope sinks run.trace")
