@@ -326,7 +326,7 @@ class Study:
         """What no field can say alone."""
         models = [*self.models, *self.extra_models]
         if not models or len(set(models)) < len(models):
-            raise FieldError("must name at least one model, and each in one place alone", "models")
+            raise FieldError(f"must name at least one model, and each in one place alone, got {models}", "models")
         compared = {"conditions": self.conditions}
         compared |= {"likelihood": self.likelihood.conditions} if self.likelihood.models else {}
         compared |= {"forced": self.forced.conditions} if self.forced.models else {}
