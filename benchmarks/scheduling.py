@@ -118,7 +118,7 @@ def weights_of(units: list[Unit]) -> Callable[[Unit], float]:
     import torch
 
     from sinkscope.models.load import load_config_only
-    from sinkscope.study.units.facts import model_info
+    from sinkscope.study.units.worker import model_info
 
     study = Study.load("paper")
     known = {}
@@ -155,8 +155,7 @@ def simulation() -> list[str]:
 def empty(with_ray: bool = True) -> list[str]:
     """20,000 units that compute nothing: planned, scheduled, sent through Ray, checked and stored as any others are."""
     from sinkscope.study import ray_actor as actor
-    from sinkscope.study.engine import Ray
-    from sinkscope.study.local import Local
+    from sinkscope.study.engine import Local, Ray
     from sinkscope.study.ray import Cluster
     from sinkscope.study.run import Work
     from sinkscope.study.run import load_facts as models_of

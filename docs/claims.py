@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 from functools import cache
 from pathlib import Path
 
-from sinkscope.results import matrix
+from sinkscope.results import text
 from sinkscope.results.rows import Claim, need_results
 
 RESULTS = Path(__file__).parents[1] / "results"
@@ -34,7 +34,7 @@ def answers() -> dict[tuple[str, str], tuple[Claim, str]]:
     """(claim, model) → the row that answers for it, and its run."""
     found: dict[tuple[str, str], tuple[Claim, str]] = {}
     for run in RUNS:
-        for place, row in matrix.cells_of(need_results(RESULTS / run).claims).items():
+        for place, row in text.cells_of(need_results(RESULTS / run).claims).items():
             if place not in found or weight(row) > weight(found[place][0]):
                 found[place] = row, run
     return found
@@ -57,22 +57,22 @@ def page() -> str:
 
 def matrix_table() -> str:
     """The marks alone."""
-    return "\n".join(_table(lambda row, run: matrix.MARKS[row.verdict]))
+    return "\n".join(_table(lambda row, run: text.MARKS[row.verdict]))
 
 
 def _table(write: Callable[[Claim, str], str]) -> Iterator[str]:
     found, columns = answers(), models()
     yield f"| claim | {' | '.join(columns)} |"
     yield "|---" * (len(columns) + 1) + "|"
-    for name, short in matrix.SHORT.items():
+    for name, short in text.SHORT.items():
         cells = [write(*found[name, model]) if (name, model) in found else "" for model in columns]
         if any(cells):
             yield f"| {short} | {' | '.join(cells)} |"
 
 
 def _cell(row: Claim, run: str) -> str:
-    mark = matrix.MARKS[row.verdict]
-    return f"{mark} {matrix.write_figure(row)}, n = {row.n} ({RUNS.index(run) + 1})"
+    mark = text.MARKS[row.verdict]
+    return f"{mark} {text.write_figure(row)}, n = {row.n} ({RUNS.index(run) + 1})"
 
 
 def answer() -> str:

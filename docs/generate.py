@@ -107,7 +107,7 @@ def _source(module: str) -> Any:
 
 def names_of_others() -> str:
     """What transformers and the models' authors call our settings, from the table that accepts and refuses them."""
-    from sinkscope.aliases import DTYPES, NAMES
+    from sinkscope.validation import DTYPES, NAMES
 
     parts = ["# Names from transformers and from the models' authors", "", NOTE, ""]
     parts += [

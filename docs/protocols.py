@@ -12,7 +12,7 @@ import tempfile
 from pathlib import Path
 
 from sinkscope.models.load import load_config_only
-from sinkscope.study.evaluate import first_prompts
+from sinkscope.study.table1 import first_prompts
 from sinkscope.tasks.benchmarks import Benchmark, BenchmarkPlan
 from sinkscope.tasks.protocol import BENCHMARKS, PROTOCOLS, Protocol, Setup, read_protocol
 

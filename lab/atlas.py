@@ -21,7 +21,7 @@ from sinkscope.results import series as vocabulary
 from sinkscope.results.atlas import SCHEMA, controls_of, digest_of, figures
 from sinkscope.results.claim_tests import Test
 from sinkscope.results.claims import STATEMENTS
-from sinkscope.results.rows import ClaimVerdict
+from sinkscope.results.rows import ClaimVerdict, Interval
 
 ROOT = Path(__file__).parents[1]
 FOLDER = ROOT / "atlas"
@@ -193,9 +193,8 @@ def _row(row: EntryRow, entry: Entry) -> Iterator[str]:
 
 def _holds(claim: EntryClaim, entry: Entry) -> bool:
     above = claim.name not in BELOW
-    test = Test(
-        claim.name, claim.condition, claim.estimate, claim.low, claim.high, claim.limit, above, claim.unit, claim.n
-    )
+    found = Interval(claim.estimate, claim.low, claim.high)
+    test = Test(claim.name, claim.condition, found, claim.limit, above, claim.unit, claim.n)
     if not claim.low <= claim.estimate <= claim.high or claim.verdict not in ("no test", test.verdict):
         return False
     if claim.name not in STATEMENTS or claim.name not in FROM_ROWS or claim.unit != "points":

@@ -19,7 +19,7 @@ import polars as pl
 
 from sinkscope.errors import SinkscopeError, StudyError
 from sinkscope.statistics import bootstrap, wilson
-from sinkscope.study.problem_sets import draw_problems
+from sinkscope.study.problem_sets import number_problems
 from sinkscope.study.schema import Study
 from sinkscope.tasks import Problem
 
@@ -122,7 +122,9 @@ def _opened(run: Path) -> tuple[Study, pl.DataFrame]:
 def _rows(study: Study, name: str) -> Iterator[Row]:
     """Every problem of a task with those that stand behind it in its chunk."""
     task = next(task for task in study.tasks if task.name == name)
-    found = draw_problems(task.name, task.problems, study.split, study.seed, task.difficulty)
+    found = number_problems(
+        None, task.problems, kind=task.name, split=study.split, seed=study.seed, difficulty=task.difficulty
+    )
     drawn = list(found.items())
     for first in range(0, len(drawn), study.chunk):
         chunk = drawn[first : first + study.chunk]

@@ -91,8 +91,8 @@ def row(table: pl.DataFrame) -> str:
         ratio(table, some & pl.col("relocating"), some),
     ]
     generations = table.select("task", "problem").unique().height
-    steps = table.group_by("task", "problem").agg(pl.col("steps").first())["steps"].mean()
-    cells = [*table.select("model", *GROUPS).row(0), str(generations), f"{steps:.0f}"]
+    steps = table.group_by("task", "problem").agg(pl.col("steps").first())["steps"].to_numpy().mean()
+    cells = [*table.select("model", *GROUPS).row(0), str(generations), f"{float(steps):.0f}"]
     return "| " + " | ".join([*cells, *shares]) + " |"
 
 
@@ -109,7 +109,17 @@ def main() -> None:
     for name in given.models.split(","):
         tables.append(look(name, given.n, given.length, given.block))
         print(*(row(part) for _, part in tables[-1].group_by(*GROUPS, maintain_order=True)), sep="\n", flush=True)
-    head = ["model", "part", "sinks", "generations", "steps", "heads with a sink", "static", "intermittent", "relocating"]
+    head = [
+        "model",
+        "part",
+        "sinks",
+        "generations",
+        "steps",
+        "heads with a sink",
+        "static",
+        "intermittent",
+        "relocating",
+    ]
     sizes = f"--length {given.length} --block {given.block}"
     command = f"python -m lab.experiments.relocation --models {given.models} -n {given.n} {sizes}"
     page = [

@@ -32,12 +32,15 @@ TEXT = f"{SENTENCE} How many apples does he have left? He has 12 - 5 = 7 apples.
 LENGTH = 8
 
 
+Status = Literal["ok", "failed", "skipped"]
+
+
 @dataclass(frozen=True)
 class Check:
     """One row of the table."""
 
     name: str
-    status: Literal["ok", "failed", "skipped"]
+    status: Status
     detail: str
     values: Mapping[str, float | int | None] = field(default_factory=dict)  # figures, where a check measures some
 
@@ -45,8 +48,12 @@ class Check:
         return {name: value for name, value in asdict(self).items() if name != "values" or value}
 
 
-class _SkippedError(Exception):
-    """A check that has no meaning for this model; its text is the reason."""
+class Skipped(str):
+    """Why a check has no meaning for this model."""
+
+
+class Failed(str):
+    """Why a check does not hold."""
 
 
 def checkup(
@@ -128,16 +135,11 @@ class _Examined:
 
     def check(self, name: str) -> Check:
         try:
-            return Check(name, "ok", getattr(self, name.lower().replace(" ", "_").replace("-", "_"))())
-        except _SkippedError as reason:
-            return Check(name, "skipped", str(reason))
+            found: str = getattr(self, name.lower().replace(" ", "_").replace("-", "_"))()
         except SinkscopeError as reason:
-            return Check(name, "failed", str(reason))
-
-    def again(self, **options: Any) -> Model:
-        if not self.reloads:
-            raise _SkippedError("a model in memory is not loaded again")
-        return load(self.model.name, mask_id=self.model.mask_id, **options)
+            found = Failed(reason)
+        status: Status = "skipped" if isinstance(found, Skipped) else "failed" if isinstance(found, Failed) else "ok"
+        return Check(name, status, str(found))
 
     @cached_property
     def ids(self) -> Tensor:
@@ -159,25 +161,25 @@ class _Examined:
         ahead = looks_ahead(self.model)
         kind, moved = ("bidirectional", "the first logits") if ahead else ("causal", "nothing before")
         if ahead == self.model.causal:
-            raise SinkscopeError(f"attention is {kind}, which {self.model.family.name} is not")
+            return Failed(f"attention is {kind}, which {self.model.family.name} is not")
         return f"{kind}: the last token moves {moved}"
 
     def mask_token(self) -> str:
         model = self.model
         if model.causal:
-            raise _SkippedError("autoregressive: needs none")
+            return Skipped("autoregressive: needs none")
         if model.mask_id is None:
-            raise _SkippedError("none: a canvas begins as random tokens")
+            return Skipped("none: a canvas begins as random tokens")
         text = "" if model.tokenizer is None else f" {model.tokenizer.convert_ids_to_tokens(model.mask_id)}"
         return f"id {model.mask_id}{text}"
 
     def tokenizer(self) -> str:
         tokenizer = self.model.tokenizer
         if tokenizer is None:
-            raise _SkippedError("no tokenizer files: ids only")
+            return Skipped("no tokenizer files: ids only")
         back = tokenizer.decode(self.model.encode(SENTENCE, chat=False)[0], skip_special_tokens=True)
         if str(back).strip() != SENTENCE:
-            raise SinkscopeError(f"{SENTENCE!r} comes back as {back!r}")
+            return Failed(f"{SENTENCE!r} comes back as {back!r}")
         chat = "with a chat template" if self.model.chat_template else "no chat template"
         return f"{len(tokenizer):,} tokens, text round-trips, {chat}"
 
@@ -187,55 +189,55 @@ class _Examined:
         with observe(model) as seen:
             watched = model.logits(ids)
         if not torch.allclose(plain, watched, atol=1e-3 if model.dtype == torch.float32 else 0.5, rtol=1e-3):
-            raise SinkscopeError(f"watching moves the logits by {float((plain - watched).abs().max()):.2g}")
+            return Failed(f"watching moves the logits by {float((plain - watched).abs().max()):.2g}")
         layers = int(model.config.num_hidden_layers)
         if len(seen.received) != layers:
-            raise SinkscopeError(f"saw {len(seen.received)} attention calls in {layers} layers")
+            return Failed(f"saw {len(seen.received)} attention calls in {layers} layers")
         total = torch.stack([received.sum((2, 3)).cpu() for received in seen.received])  # [layer, batch, head]
         own = [one.sum(2).cpu() for one in seen.built_in if one is not None]  # of a key that is no token's
         total = total + torch.stack(own) if own else total
         if float((total - ids.shape[1]).abs().max()) > 0.05 * ids.shape[1]:
-            raise SinkscopeError(f"attention of {ids.shape[1]} queries sums to {float(total.max()):.3f}")
+            return Failed(f"attention of {ids.shape[1]} queries sums to {float(total.max()):.3f}")
         return f"captured in {layers} layers, each query's attention sums to 1 (backend {set(seen.backends).pop()})"
 
     def decodes(self) -> str:
         model, done = self.model, self.plain[0]
         if any(bool((answer == model.mask_id).any()) for answer in done.returned if model.mask_id is not None):
-            raise SinkscopeError("masks are left on the canvas")
+            return Failed("masks are left on the canvas")
         return f"{len(done.returned[0])} tokens in {done.forwards} forwards, by {_settings(model, self.ids).sampler}"
 
     def padding(self) -> str:
         model = self.model
         if model.mask_id is None and not model.causal:
-            raise _SkippedError("rows of a batch share the draws of transformers' generate")
+            return Skipped("rows of a batch share the draws of transformers' generate")
         if model.mode == "self_speculation":
-            raise _SkippedError("decodes one prompt at a time")
+            return Skipped("decodes one prompt at a time")
         short = self.ids[:, :3]
         ids, mask = pad([short, self.ids], model)
         both, one = (_settings(model, some) for some in (ids, short))
         if isinstance(both, NoisyDecode):
             if not both.pads:
-                raise _SkippedError("a batch has prompts of one length")
+                return Skipped("a batch has prompts of one length")
             both, one = (replace(each, noise="per_row") for each in (both, one))
         together = decode(model, ids, both, attention_mask=mask).returned[0]
         alone = decode(model, short, one).returned[0]
         if not torch.equal(together, alone):
             if model.dtype != torch.float32:
-                raise _SkippedError(f"a padded row differs, and {model.dtype} rounds too coarsely to tell")
-            raise SinkscopeError("a padded row gives other tokens than the row alone")
+                return Skipped(f"a padded row differs, and {model.dtype} rounds too coarsely to tell")
+            return Failed("a padded row gives other tokens than the row alone")
         return "a row of a padded batch decodes as it does alone"
 
     def no_op(self) -> str:
         with intervene(self.model, MaskSinks(k=0)):
             same = _generate(self.model, self.ids)
         if not torch.equal(self.plain[0].tokens, same.tokens):
-            raise SinkscopeError("masking no sink changes the output")
+            return Failed("masking no sink changes the output")
         return "masking 0 sinks changes no token"
 
     def took_effect(self) -> str:
         effect = _masked(self.model, self.ids, _settings(self.model, self.ids))
         if effect.keys == 0:
-            raise SinkscopeError("masking 1 sink masked no key")
+            return Failed("masking 1 sink masked no key")
         return f"1 key per head masked, {effect.mass_share:.0%} of the attention; masked keys received exactly 0"
 
     def speed(self) -> str:
@@ -254,13 +256,15 @@ class _Examined:
         worst = max(found, key=lambda one: (not one["holds"], max(one["out"], one["received"])))
         off = f"{max(worst['out'], worst['received']):.2g} off the formula"
         if not worst["holds"]:
-            raise SinkscopeError(f"{worst['backend']}, {worst['call']}, head size {worst['dim']}: {off}")
+            return Failed(f"{worst['backend']}, {worst['call']}, head size {worst['dim']}: {off}")
         return f"{', '.join(sorted({one['backend'] for one in found}))}: {len(found)} calls, at most {off}"
 
     def caches(self) -> str:
         model, tried = self.model, list[str]()
         if model.dtype == torch.float32:
-            model = self.again(dtype="bfloat16", device=str(model.device))
+            if not self.reloads:
+                return Skipped("a model in memory is not loaded again")
+            model = load(model.name, mask_id=model.mask_id, dtype="bfloat16", device=str(model.device))
         caches: tuple[Any, ...] = (None, *CACHES, "exact", SparseCache(keep=0.5))
         for cache in caches:
             try:
@@ -273,11 +277,13 @@ class _Examined:
 
     def several_gpus(self) -> str:
         if (count := torch.cuda.device_count()) < 2:
-            raise _SkippedError(f"{count} GPUs")
-        spread = self.again(dtype=self.model.dtype, device="balanced")
+            return Skipped(f"{count} GPUs")
+        if not self.reloads:
+            return Skipped("a model in memory is not loaded again")
+        spread = load(self.model.name, mask_id=self.model.mask_id, dtype=self.model.dtype, device="balanced")
         devices = ", ".join(sorted({str(part.device) for part in spread.module.parameters()}))
         if not torch.equal(_generate(spread, self.ids).tokens.cpu(), self.plain[0].tokens.cpu()):
-            raise SinkscopeError(f"other tokens over {devices} than on {self.model.device}")
+            return Failed(f"other tokens over {devices} than on {self.model.device}")
         return f"the same tokens over {devices}"
 
     def memory(self) -> str:
@@ -285,7 +291,7 @@ class _Examined:
         with intervene(self.model, MaskSinks(k=1)):
             masked = peak(self.model.device, lambda: _generate(self.model, self.ids))
         if plain is None or masked is None:
-            raise _SkippedError("no GPU")
+            return Skipped("no GPU")
         return f"{plain / 2**30:.2f} GB, masked {(masked - plain) / 2**20:+.0f} MB"
 
 

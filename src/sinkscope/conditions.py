@@ -5,24 +5,36 @@ from __future__ import annotations
 import hashlib
 import itertools
 import json
+import math
 import re
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Annotated, Any, ClassVar, Literal
 
-from pydantic import AfterValidator, ValidationError
+from pydantic import AfterValidator, TypeAdapter
 
 from sinkscope.decoding.caches import CACHE_POLICIES
 from sinkscope.decoding.caches.evicting import By, SparseCache
 from sinkscope.decoding.caches.policy import Per
 from sinkscope.decoding.settings import CACHES
-from sinkscope.errors import InterventionError, SinkscopeError, StudyError
+from sinkscope.errors import InterventionError, StudyError
 from sinkscope.files import parse_yaml
 from sinkscope.interventions.base import INTERVENTIONS, Aim, Entry, Intervention, Label, Match
 from sinkscope.interventions.positions import Positions
 from sinkscope.interventions.ranked import MaskSinks, SinkRule
-from sinkscope.validation import Count, FieldError, FromZero, Number, Seed, Share, first_mistake, settings, show_value
+from sinkscope.validation import (
+    Count,
+    FieldError,
+    FromZero,
+    Number,
+    Seed,
+    Share,
+    as_field,
+    settings,
+    show_value,
+    suggest,
+)
 
 Models = Literal["all", "causal", "diffusion"]
 MODELS: tuple[Models, ...] = ("all", "causal", "diffusion")
@@ -51,28 +63,15 @@ class Condition:
     def read(cls, entry: Mapping[str, Any] | str) -> list[Condition]:
         """The conditions of one entry of a study file, where every list is a sweep; a FieldError names the wrong field."""
         words = {"name": entry} if isinstance(entry, str) else dict(entry)
-        if words.get("name") is None:
-            raise FieldError(f"needs the field 'name': one of {', '.join(names())}")
-        name, models = words.pop("name"), words.pop("for", MODELS[0])
-        if models not in MODELS:
-            raise FieldError(f"must be one of {', '.join(MODELS)}, got {show_value(models)}", "for")
-        if isinstance(name, str) and name in PLAIN:
-            if words:
-                raise FieldError(f"is not a field that is known here: {name} has no settings", next(iter(words)))
-            return [cls(name, PLAIN[name], models)]
-        kind = INTERVENTIONS.get(name)
+        name = words.pop("name", "")
+        with as_field("for"):
+            models: Models = TypeAdapter(Models).validate_python(words.pop("for", MODELS[0]))
+        kind = NothingToSet if name in tuple(PLAIN) else INTERVENTIONS.get(name)
         if kind is None:
-            raise FieldError(f"must be one of {', '.join(names())}, got {show_value(name)}", "name")
-        swept: dict[str, list[Any]] = {}
-        for setting, value in words.items():
-            swept[setting] = value if isinstance(value, list) and not kind.takes_list(setting) else [value]
-            if not swept[setting]:
-                raise FieldError("must be one value, or a list of values to sweep, got an empty list", setting)
-        points = itertools.islice(itertools.product(*swept.values()), MOST + 1)
-        conditions = [cls(name, _build(kind, dict(zip(swept, point, strict=True))), models) for point in points]
-        if len(conditions) > MOST:
-            raise FieldError(f"makes more than {MOST:,} conditions; leave some out")
-        return conditions
+            raise FieldError(f"must be a condition, got {show_value(name)}: {suggest(name, names())}", "name")
+        points = sweep_points(words, kind.takes_list)
+        with as_field():
+            return [cls(name, PLAIN.get(name, kind.from_entry(point)), models) for point in points]
 
     @classmethod
     def parse(cls, text: str) -> Condition:
@@ -84,17 +83,15 @@ class Condition:
         # What stands behind the name is YAML's flow style with = in place of the colon.
         flow, count = re.subn(r"(^|,)\s*(\w+)\s*=", r"\1 \2: ", rest)
         words = parse_yaml(f"{{{flow}}}", f"--condition {name}", InterventionError)[0]
-        if not isinstance(words, dict) or "name" in words or len(words) != count:
-            raise InterventionError(f"Expected a condition as NAME:setting=value,setting=value, got {text!r:.80}.")
-        try:
-            found = cls.read({"name": name.strip(), **words})
-        except FieldError as error:
-            where = ".".join(map(str, error.path)) or "it"
-            raise InterventionError(f"--condition {text:.80}: {where} {str(error).rstrip('.')}.") from None
+        found, why = list[Condition](), "NAME:setting=value,setting=value"
+        if isinstance(words, dict) and "name" not in words and len(words) == count:
+            try:
+                found = cls.read({"name": name.strip(), **words})
+                why = f"one, not a sweep of {len(found)}; repeat --condition"
+            except FieldError as error:
+                why = f"another: {'.'.join(map(str, error.path)) or 'it'} {str(error).rstrip('.')}"
         if len(found) != 1:
-            raise InterventionError(
-                f"Expected one condition, got a sweep of {len(found)} in {text!r:.80}; repeat --condition."
-            )
+            raise InterventionError(f"Expected a condition, got {text!r:.80}; it must be {why}.")
         return found[0]
 
     @classmethod
@@ -109,11 +106,10 @@ class Condition:
             return cls(name, NotInstalled(name, json.dumps(words)))
         words = {word: value for word, value in words.items() if word in kind.hints()}
         try:
-            return cls(name, _build(kind, words))
+            with as_field(name):
+                return cls(name, kind.from_entry(words))
         except FieldError as error:
-            raise StudyError(
-                f"The condition {name} cannot be read: {'.'.join(map(str, error.path))} {error}."
-            ) from None
+            raise StudyError(f"The condition {'.'.join(map(str, error.path))} cannot be read: it {error}.") from None
 
     def to_dict(self) -> dict[str, Any]:
         """name, k, rank and rows always; the other settings where they say something."""
@@ -199,19 +195,28 @@ PLAIN: Mapping[str, Entry | None] = {"none": None, "noop": MaskSinks(k=0)}
 NONE, NOOP = (Condition(name, change) for name, change in PLAIN.items())
 
 
+def sweep_points(words: Mapping[str, Any], takes_list: Callable[[str], bool] = lambda _: False) -> list[dict[str, Any]]:
+    """Every combination of settings in which a list is a sweep; takes_list: whether it is one value of this setting."""
+    swept = {
+        name: value if isinstance(value, list) and not takes_list(name) else [value] for name, value in words.items()
+    }
+    for name, values in swept.items():
+        if not values:
+            raise FieldError("must be one value, or a list of values to sweep, got an empty list", name)
+    count = math.prod(map(len, swept.values()))
+    if count > MOST:
+        raise FieldError(f"makes {count:,}, and there can be no more than {MOST:,}; leave some out")
+    return [dict(zip(swept, point, strict=True)) for point in itertools.product(*swept.values())]
+
+
 def names() -> tuple[str, ...]:
     """What study files may call a condition."""
     return (*PLAIN, *sorted(INTERVENTIONS))
 
 
-def _build(kind: type[Entry], words: Mapping[str, Any]) -> Entry:
-    try:
-        return kind.from_entry(words)
-    except ValidationError as error:
-        sentence, path = first_mistake(error)
-        raise FieldError(sentence, *path) from None
-    except SinkscopeError as error:
-        raise FieldError(f"is wrong: {str(error).rstrip('.')}") from None
+@settings(StudyError)
+class NothingToSet(Entry):
+    """What an entry of `none` or `noop` may say beside its name."""
 
 
 @dataclass(frozen=True)
@@ -234,6 +239,10 @@ class NotInstalled(Entry):
 
 class DecodeChange(Entry):
     """They stand beside `none` as interventions do, so that answers with and without a cache are compared by problem."""
+
+    def __post_init__(self) -> None:
+        with as_field():
+            self.decode()
 
     def decode(self) -> dict[str, Any]:
         """Words over the decode settings, as plain data."""
@@ -264,8 +273,8 @@ class OtherSeed(DecodeChange):
 
 
 def _check_policy(name: str) -> str:
-    if name not in CACHE_POLICIES:
-        raise ValueError(f"must be one of {', '.join(CACHE_POLICIES.names())}, got {show_value(name)}")
+    with as_field():
+        CACHE_POLICIES[name]
     return name
 
 
@@ -284,12 +293,6 @@ class Cached(DecodeChange):
     sinks: Annotated[Literal["keep", "drop"], Label("sinks {}", 50)] | None = None
     rule: RuleOfSinks | None = None
     seed: Annotated[Seed, Label("seed={}", 65)] | None = None
-
-    def __post_init__(self) -> None:
-        try:
-            self.decode()
-        except (SinkscopeError, TypeError) as error:
-            raise ValueError(f"is wrong: {str(error).rstrip('.')}") from None
 
     def decode(self) -> dict[str, Any]:
         words = {name: value for name, value in self.to_entry().items() if name != "kind"}
@@ -310,12 +313,6 @@ class SparselyCached(DecodeChange):
     refresh: Annotated[Count, Label("refresh={}", 40)] | None = None
     per: Annotated[Per, Label("per {}", 45)] = "head"
     drift: Annotated[Number, Label("drift={:g}", 47)] | None = None
-
-    def __post_init__(self) -> None:
-        try:
-            self.decode()
-        except SinkscopeError as error:
-            raise ValueError(f"is wrong: {str(error).rstrip('.')}") from None
 
     def decode(self) -> dict[str, Any]:
         return {"cache": SparseCache(**self.to_entry()).to_dict()}

@@ -53,47 +53,52 @@ def write_file(path: Path, content: str | bytes, durable: bool = True) -> Path:
 # ---- reading
 
 
+@contextmanager
+def report_damage(what: str, error: type[SinkscopeError], advice: str = "make it again") -> Iterator[None]:
+    """What the system or a parser says of a file, and values of another kind than were expected, as one sentence."""
+    try:
+        yield
+    except yaml.YAMLError as problem:
+        mark = getattr(problem, "problem_mark", None)
+        place = f"{what}, line {mark.line + 1}" if mark else what
+        why = getattr(problem, "problem", None) or "it cannot be parsed"
+        raise error(f"{place}: this is not YAML ({why}); correct the line.") from None
+    except OSError as problem:
+        raise error(f"{what} cannot be read ({describe_error(problem)}); check the path and permissions.") from None
+    except (LookupError, AttributeError, TypeError, ValueError, ArithmeticError, RecursionError) as problem:
+        raise error(f"{what} is damaged ({describe_error(problem)}); {advice}.") from problem
+
+
 def read_text(path: Path, error: type[SinkscopeError], most: int = 128 * MB) -> str:
     """A whole file as UTF-8 text."""
-    try:
+    with report_damage(short(path), error, "name another"):
         with path.open("rb") as file:
             data = file.read(most + 1)
-        if len(data) > most:
-            raise error(f"{short(path)} has more than {most // MB} MB; is it another file?")
-        return data.decode("utf-8")
-    except UnicodeDecodeError:
-        raise error(f"{short(path)} is not text in UTF-8; name another.") from None
-    except (OSError, ValueError) as problem:  # ValueError: a NUL in the name
-        raise error(
-            f"{short(path)} cannot be read ({describe_error(problem)}); check the path and permissions."
-        ) from None
+        text = data.decode("utf-8")
+    if len(data) > most:
+        raise error(f"{short(path)} has more than {most // MB} MB; is it another file?")
+    return text
 
 
 def read_object(path: Path, most: int, error: type[SinkscopeError], advice: str = "make it again") -> dict[str, Any]:
     """The JSON object in a file; advice: what to do about one that is damaged."""
     text = read_text(path, error, most)
-    try:
-        value, why = json.loads(text), "no JSON object"
-    except (ValueError, RecursionError) as problem:  # no JSON, a number of 5,000 digits, depth
-        value, why = None, describe_error(problem)
-    if not isinstance(value, dict):
-        raise error(f"{short(path)} is damaged ({why}); {advice}.")
-    return value
+    with report_damage(short(path), error, advice):
+        return dict[str, Any]({**json.loads(text)})
 
 
 def read_yaml(path: Path, error: type[SinkscopeError]) -> dict[str, Any]:
     """The mapping in a YAML file."""
     value, _ = parse_yaml(read_text(path, error), str(path), error)
-    if not isinstance(value, dict):
-        raise error(f"{short(path)} must hold a mapping of fields.")
-    return value
+    with report_damage(short(path), error):
+        return dict[str, Any]({**value})
 
 
 def parse_yaml(source: str, where: str, error: type[SinkscopeError]) -> tuple[Any, dict[Location, int]]:
     """Plain values of a YAML text, and the line of every one of them."""
     lines: dict[Location, int] = {}
-    try:
-        depth = 0
+    depth = 0
+    with report_damage(where, error, "correct it"):
         for event in yaml.parse(source, Loader=Loader):  # events come one by one, without recursion
             depth += isinstance(event, yaml.CollectionStartEvent) - isinstance(event, yaml.CollectionEndEvent)
             if depth > DEEPEST:
@@ -107,13 +112,6 @@ def parse_yaml(source: str, where: str, error: type[SinkscopeError]) -> tuple[An
             return loader.construct_document(node), lines
         finally:
             loader.dispose()
-    except yaml.YAMLError as problem:
-        mark = getattr(problem, "problem_mark", None)
-        place = f"{where}, line {mark.line + 1}" if mark else where
-        why = getattr(problem, "problem", None) or "it cannot be parsed"
-        raise error(f"{place}: this is not YAML ({why}); correct the line.") from None
-    except (ValueError, RecursionError) as problem:  # a date that does not exist, say
-        raise error(f"{where}: a value cannot be read ({describe_error(problem)}); correct it.") from None
 
 
 def _note_lines(
@@ -159,12 +157,3 @@ def short(value: object, most: int = 240) -> str:
     """A path, a name or a value in a sentence: one line, printable, not too long."""
     line = one_line(str(value))
     return line if len(line) <= most else f"{line[: most // 2]}…{line[-most // 2 :]}"
-
-
-@contextmanager
-def report_damage(what: str, error: type[SinkscopeError]) -> Iterator[None]:
-    """For lines that take a file from elsewhere apart: values of another kind than they expect are one sentence."""
-    try:
-        yield
-    except (LookupError, AttributeError, TypeError, ValueError, ArithmeticError, RecursionError) as problem:
-        raise error(f"{what} is damaged ({describe_error(problem)}); make it again.") from problem

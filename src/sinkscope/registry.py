@@ -7,7 +7,6 @@ A file of your own does the same without a package: `import_file` runs it here, 
 
 from __future__ import annotations
 
-import difflib
 import logging
 import os
 import sys
@@ -21,7 +20,7 @@ from types import ModuleType
 from typing import Any, ClassVar, Generic, TypeVar
 
 from sinkscope.errors import PluginError, SinkscopeError
-from sinkscope.validation import show_value
+from sinkscope.validation import show_value, suggest
 
 logger = logging.getLogger(__name__)
 GROUP = "sinkscope.plugins"
@@ -55,9 +54,9 @@ class Registry(Generic[T]):
     def __getitem__(self, name: str) -> T:
         found = self.get(name)
         if found is None:
-            close = difflib.get_close_matches(str(name), self._things, n=1)
-            advice = f"did you mean {close[0]}?" if close else f"known are {', '.join(self._things)}."
-            raise self.error(f"Expected the name of a {self.kind}, got {show_value(name)}: {advice}")
+            raise self.error(
+                f"Expected the name of a {self.kind}, got {show_value(name)}: {suggest(name, self._things)}"
+            )
         return found
 
     def get(self, name: object) -> T | None:
@@ -112,14 +111,14 @@ _files: dict[str, tuple[Path, str]] = {}  # name of a module → its file and so
 def import_file(path: str | os.PathLike[str]) -> None:
     """Run a Python file that registers something, here and in the workers of runs that follow."""
     file = Path(path).expanduser().absolute()
-    if file.suffix != ".py" or not file.is_file():
+    try:
+        source = file.read_text(encoding="utf-8") if file.suffix == ".py" else None
+    except (OSError, UnicodeError):
+        source = None
+    if source is None:
         raise PluginError(
             f"Expected a Python file that registers something, got {show_value(str(path))}; check the path."
         )
-    try:
-        source = file.read_text(encoding="utf-8")
-    except (OSError, UnicodeError) as error:
-        raise PluginError(f"{path} cannot be read ({type(error).__name__}: {error}).") from None
     name = file.stem
     there = sys.modules.get(name)
     if there is None or Path(getattr(there, "__file__", None) or "").absolute() != file or name in _files:
@@ -216,11 +215,3 @@ def _import_plugin(point: EntryPoint) -> None:
             f"The package {package} cannot be imported for its entry point {point.name} = {point.value} in {GROUP} "
             f"({type(error).__name__}: {why}); repair or uninstall it."
         )
-
-
-def reload_plugins() -> None:
-    """Look for packages again, as after an installation while the process runs."""
-    with _lock:
-        installed_plugins.cache_clear()
-        _loaded.clear()
-        _failures.clear()

@@ -9,7 +9,8 @@ from __future__ import annotations
 import difflib
 import functools
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import field, fields
 from typing import Annotated, Any, TypeVar, dataclass_transform
 
@@ -54,6 +55,27 @@ class FieldError(ValueError):
     def __init__(self, sentence: str, *path: int | str) -> None:
         super().__init__(sentence)
         self.path = path
+
+
+@contextmanager
+def as_field(*path: int | str) -> Iterator[None]:
+    """What another part of the package refuses is a mistake in this field."""
+    try:
+        yield
+    except FieldError as error:
+        raise FieldError(str(error), *path, *error.path) from None
+    except ValidationError as error:
+        words, inner = first_mistake(error)
+        raise FieldError(words, *path, *inner) from None
+    except (SinkscopeError, TypeError, RuntimeError) as error:
+        raise FieldError(f"is wrong: {str(error).rstrip('.')}", *path) from None
+
+
+def suggest(name: object, known: Iterable[str]) -> str:
+    """What a name that is not known may have meant, or all that are known."""
+    names = list(known)
+    close = difflib.get_close_matches(str(name), names, n=1)
+    return f"did you mean {close[0]}?" if close else f"known are {', '.join(names)}"
 
 
 @dataclass_transform(frozen_default=True, field_specifiers=(field,))
@@ -154,3 +176,38 @@ def show_value(value: object, most: int = 120) -> str:
     except ValueError:  # it holds a number with more digits than Python writes
         return f"a {type(value).__name__} with a number that is too long to write"
     return text if len(text) <= most else f"{text[: most - 3]}…"
+
+
+# ---- setting names of transformers and of the models' authors, and ours for each; docs/reference/words.md
+
+
+DTYPES = {"bf16": "bfloat16", "fp16": "float16", "fp32": "float32"}
+NAMES = {
+    # of a decoder
+    "max_new_tokens": "length",
+    "gen_length": "length",
+    "block_length": "block",
+    "remasking": "confidence",
+    "cfg_scale": "guidance",
+    "alg": "algorithm",
+    "alg_temp": "algorithm_temperature",
+    "eps": "epsilon",
+    "logits_eos_inf": "forbid_eos",
+    "confidence_eos_eot_inf": "late_eos",
+    # of `load`
+    "torch_dtype": "dtype",
+    "device_map": "device",
+}
+VALUES = {"remasking": {"low_confidence": "probability"}}
+
+
+def rename_settings(settings: Mapping[str, Any], error: type[SinkscopeError]) -> dict[str, Any]:
+    """The same settings under our names alone."""
+    renamed: dict[str, Any] = {}
+    for name, value in settings.items():
+        ours = NAMES.get(name, name)
+        if ours in renamed or (ours != name and ours in settings):
+            raise error(f"{name} and {ours} are the same setting; give one of them.")
+        values = VALUES.get(name, {})
+        renamed[ours] = values.get(value, value) if isinstance(value, str) else value
+    return renamed

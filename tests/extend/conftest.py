@@ -14,15 +14,20 @@ from registries import restored
 @pytest.fixture
 def installed(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[Path], None]]:
     """Put a folder on the path as if its packages had been installed before the process began."""
-    from sinkscope.registry import reload_plugins
+    from sinkscope import registry
     from sinkscope.tasks.protocol import read_protocol
 
     sites: list[Path] = []
 
+    def forget() -> None:
+        registry.installed_plugins.cache_clear()
+        registry._loaded.clear()
+        registry._failures.clear()
+
     def put(site: Path) -> None:
         sites.append(site)
         monkeypatch.syspath_prepend(str(site))
-        reload_plugins()
+        forget()
 
     with restored():
         yield put
@@ -30,5 +35,5 @@ def installed(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[Path], None
         if any(site in Path(getattr(module, "__file__", None) or "/").parents for site in sites):
             del sys.modules[name]
     monkeypatch.undo()
-    reload_plugins()
+    forget()
     read_protocol.cache_clear()

@@ -13,7 +13,7 @@ from sinkscope import registry
 from sinkscope.cli.app import run as command
 from sinkscope.errors import PluginError, StudyError, TaskError
 from sinkscope.extend import Problem, Task, register_task
-from sinkscope.tasks.prompts import read_prompts
+from sinkscope.tasks.problem import read_prompts
 
 OWN = '''
 from typing import ClassVar
@@ -223,10 +223,9 @@ def test_a_trace_for_each_prompt(prompts: Path, tmp_path: Path, capsys: pytest.C
 @pytest.mark.parametrize(
     ("line", "said"),
     [
-        ("{", "line 1: expected a JSON object"), ('{"prompt": 3}', "are texts"), ('{"prompt": " "}', "empty"),
-        ('{"prompt": "a", "anser": "b"}', "prompt, answer, check, got anser"), ("", "got none"),
-        ('{"prompt": "a", "check": "("}', "no regular expression"),
-        ('{"prompt": "a", "check": "b", "answer": "c"}', "got both"),
+        ("{", "line 1 is damaged"), ('{"prompt": 3}', "prompt"), ('{"prompt": " "}', "prompt"),
+        ('{"prompt": "a", "anser": "b"}', "did you mean answer"), ("", "got none"),
+        ('{"prompt": "a", "check": "("}', "check"), ('{"prompt": "a", "check": "b", "answer": "c"}', "beside a check"),
     ],
 )  # fmt: skip
 def test_a_line_that_does_not_fit_is_named(tmp_path: Path, line: str, said: str) -> None:

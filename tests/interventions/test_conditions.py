@@ -200,7 +200,7 @@ def test_lists_are_sweeps_except_where_a_list_is_one_value() -> None:
 @pytest.mark.parametrize(
     ("entry", "path"),
     [
-        ({}, ()),
+        ({}, ("name",)),
         ({"name": ["mask_sinks"]}, ("name",)),
         ({"name": "mask_all"}, ("name",)),
         ({"name": "mask_sinks"}, ()),

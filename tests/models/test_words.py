@@ -15,9 +15,9 @@ import torch
 
 import sinkscope as sk
 from made_models import make_causal, make_llada
-from sinkscope.aliases import NAMES
 from sinkscope.decoding import resolve_settings
 from sinkscope.errors import CheckpointError, DecodeError
+from sinkscope.validation import NAMES
 
 TINY = {"length": 8, "block": 4, "steps": 4}
 

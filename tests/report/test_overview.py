@@ -15,7 +15,7 @@ from sinkscope.report import write, write_traces
 from sinkscope.report.overview import overview, paper_values
 from sinkscope.report.page import build
 from sinkscope.report.writing import pack
-from sinkscope.results import matrix
+from sinkscope.results import text as words
 from sinkscope.results.series import role_of as role
 from sinkscope.study.run import Run
 
@@ -127,14 +127,14 @@ def test_a_mark_opens_its_text_where_it_is_clicked(look: Opener, tmp_path: Path,
     (tmp_path / "results.json").write_bytes((DOCS.parent / "results" / "pair" / "pair" / "results.json").read_bytes())
     page = look(write(tmp_path), "", width=width, height=height)
     rows = Run.load(tmp_path).rows.claims
-    cells = {key: row for key, row in matrix.cells_of(rows).items() if key[0] in matrix.SHORT}
+    cells = {key: row for key, row in words.cells_of(rows).items() if key[0] in words.SHORT}
     assert page.locator("#claims .matrix button").count() == len(cells)
     for (name, model), row in cells.items():  # the page says what the terminal says
-        mark = page.get_by_role("button", name=f"{model}, {matrix.SHORT[name]}: {row.verdict}", exact=True)
-        assert mark.inner_text() == matrix.MARKS[row.verdict]
+        mark = page.get_by_role("button", name=f"{model}, {words.SHORT[name]}: {row.verdict}", exact=True)
+        assert mark.inner_text() == words.MARKS[row.verdict]
         mark.click()
         text = page.locator("#claims .claim-detail")
-        assert matrix.write_figure(row) in text.inner_text()
+        assert words.write_figure(row) in text.inner_text()
         box = text.bounding_box()
         assert box is not None and box["y"] >= -1 and box["y"] < height
         mark.click()

@@ -14,8 +14,8 @@ import pytest
 from lab.experiments.verdict_simulation import worlds
 from lab.rejudge import ROOT, committed_runs, rejudge
 from made_rows import around, cell, dynamics, heads, mechanism, none, scored, tables
-from sinkscope.results import matrix
-from sinkscope.results import summary as summaries
+from sinkscope.results import findings as summaries
+from sinkscope.results import text
 from sinkscope.results.claims import STATEMENTS, judge_claims, verdicts_of
 from sinkscope.results.rows import Claim, Curve, Dynamics, Heads, Interval
 from sinkscope.study.run import Run
@@ -31,7 +31,7 @@ def judge(**rows: list[Any]) -> dict[str, Claim]:
     claims = judge_claims(tables(pooled=rows.get("cells", []), **rows), 0.05)  # pooled rows tell the points of a sweep
     for row in claims:
         assert row.because.endswith(".") and row.name in STATEMENTS and row.low <= row.estimate <= row.high
-        assert ("No test: " in row.because) == (row.verdict == "no test") and len(matrix.write_figure(row)) <= 60
+        assert ("No test: " in row.because) == (row.verdict == "no test") and len(text.write_figure(row)) <= 60
         assert (row.p is None) == (row.verdict == "no test") and (row.p is None or row.p <= (row.p_holm or 0) <= 1)
     return {row.name: row for row in reversed(claims)}
 
@@ -232,12 +232,12 @@ def test_committed_runs_open_and_are_judged_by_the_rules_of_today(
 
 def test_the_matrix_as_text_has_every_cell() -> None:
     rows = Run.load(ROOT / "results" / "pair" / "pair").rows.claims
-    printed = list(matrix.matrix_lines(rows))[3:]
-    marks = [mark for line in printed for mark in line[matrix.NAME :].split()]
-    cells = matrix.cells_of(rows)
+    printed = list(text.matrix_lines(rows))[3:]
+    marks = [mark for line in printed for mark in line[text.NAME_WIDTH :].split()]
+    cells = text.cells_of(rows)
     models = list(dict.fromkeys(row.model for row in rows))
-    wanted = [cells[name, model] for name in matrix.SHORT for model in models if (name, model) in cells]
-    assert marks == [matrix.MARKS[row.verdict] for row in wanted]
+    wanted = [cells[name, model] for name in text.SHORT for model in models if (name, model) in cells]
+    assert marks == [text.MARKS[row.verdict] for row in wanted]
 
 
 @pytest.mark.parametrize(
@@ -250,5 +250,5 @@ def test_the_matrix_as_text_has_every_cell() -> None:
 )
 def test_names_of_models_stay_apart_in_narrow_columns(models: list[str]) -> None:
     for room in (6, 11):
-        names = matrix.column_heads(models, room)
+        names = text.column_heads(models, room)
         assert len({*names}) == len(models) and all(len(part) <= room for head in names for part in head)

@@ -10,9 +10,8 @@ import pytest
 
 from lab.rejudge import ROOT
 from sinkscope.report.overview import overview_of
-from sinkscope.results.findings import list_findings, select_pair
+from sinkscope.results.findings import list_findings, select_pair, write_summary
 from sinkscope.results.rows import Results, need_results
-from sinkscope.results.summary import write_summary
 from sinkscope.study.store import as_json
 
 

@@ -10,10 +10,10 @@ import pytest
 
 from made_conditions import make_condition
 from sinkscope.conditions import Condition
+from sinkscope.results.findings import activation
 from sinkscope.results.rows import Cell, Control
 from sinkscope.results.series import short_names
-from sinkscope.results.summary import activation
-from sinkscope.results.tables import WIDTH, table_1
+from sinkscope.results.text import WIDTH, table_1
 
 RULES = [(("rule", "threshold"), ("epsilon", epsilon), ("unit", "uniform")) for epsilon in (1.0, 3.0, 6.0)]
 

@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
+from sinkscope import sandbox
 from sinkscope.errors import SandboxError
 from sinkscope.sandbox import Limits, check, check_many, run_python
-from sinkscope.sandbox import execute as sandbox
 
 try:
     sandbox.require_sandbox()
@@ -107,7 +107,7 @@ def running_sandboxes() -> list[int]:
             state = (path.parent / "stat").read_text().rpartition(")")[2].split()
         except OSError:
             continue
-        if b"child.start" in text and state[0] != "Z" and int(state[1]) in (1, os.getpid()):
+        if b"child.main" in text and state[0] != "Z" and int(state[1]) in (1, os.getpid()):
             found.append(int(path.parent.name))
     return found
 
@@ -255,8 +255,8 @@ def test_many_at_once_keep_their_order():
 def test_refuses_where_the_kernel_gives_no_namespaces():
     # A filter that every child inherits takes `unshare` away, as a locked-down container does.
     code = (
-        "import sys\nsys.path.insert(0, sys.argv[1])\nfrom sinkscope.sandbox import execute as sandbox\n"
-        "from sinkscope.sandbox.child import start as walls\n"
+        "import sys\nsys.path.insert(0, sys.argv[1])\nfrom sinkscope import sandbox\n"
+        "from sinkscope.sandbox import child as walls\n"
         "from sinkscope.errors import SandboxError\n"
         "walls.call('prctl', 38, 1, 0, 0, 0)\nwalls.filter_calls({'unshare': walls.DENIED['unshare']})\n"
         "try:\n    sandbox.run_python('print(1)')\nexcept SandboxError as error:\n    print('refused:', error)\n"
@@ -288,8 +288,8 @@ def descendants(pid: int) -> list[int]:
 
 def test_nothing_outlives_a_killed_process():
     """Outer process, first process, judge, candidate and its own children: all go with whoever asked."""
-    code = "from sinkscope.sandbox import execute\nprint('up', flush=True)\n"
-    code += f"execute.run_python({FORKS!r}, seconds=60)"
+    code = "from sinkscope import sandbox\nprint('up', flush=True)\n"
+    code += f"sandbox.run_python({FORKS!r}, seconds=60)"
     process = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True)
     assert process.stdout is not None
     process.stdout.readline()

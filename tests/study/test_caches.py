@@ -50,7 +50,7 @@ def test_conditions_survive_a_file_and_shares_are_one_series() -> None:
 @pytest.mark.parametrize(
     ("entry", "told"),
     [({"name": "sparse_cache", "keep": 2}, "keep must be"), ({"name": "sparse_cache", "by": "luck"}, "by must be"),
-     ({"name": "cache", "kind": "exact"}, "kind must be"), ({"name": "sparse_cache", "kind": "dual"}, "kind is not a field")],
+     ({"name": "cache", "kind": "exact"}, "kind is wrong"), ({"name": "sparse_cache", "kind": "dual"}, "kind is not a field")],
 )  # fmt: skip
 def test_bad_caches_are_refused(entry: dict[str, Any], told: str) -> None:
     with pytest.raises(sk.SinkscopeError, match=told):

@@ -51,7 +51,7 @@ def test_models_after_the_option(plans: list[Study], words: list[str], name: str
         (["quick", "--models", "tiny-llada", ""], "Expected a model after --models"),
         (["papre"], "a study file, or one of"),
         (["nowhere.yaml", "--models", "tiny-llada"], "a study file, or one of"),
-        (["quick", "--device", "x"], "device must be"),
+        (["quick", "--device", "x"], "device is wrong"),
     ],
 )
 def test_what_cannot_be_meant_is_refused(

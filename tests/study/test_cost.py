@@ -11,14 +11,13 @@ import torch
 
 from sinkscope.decoding.cost import Size
 from sinkscope.models.load import load_config_only
-from sinkscope.study.local import Local
+from sinkscope.study.engine import Local
 from sinkscope.study.plan import forecast, here
 from sinkscope.study.problem_sets import run_unit
 from sinkscope.study.run import load_facts as models_of
 from sinkscope.study.schema import Study
 from sinkscope.study.units import TYPICAL_PROMPT, ModelInfo, Unit, kind_of, mechanism, units_of, weigh
-from sinkscope.study.units.facts import model_info
-from sinkscope.study.units.worker import model_for
+from sinkscope.study.units.worker import model_for, model_info
 
 TIMES = Path(__file__).parents[2] / "lab" / "results" / "scheduling-units.json"
 

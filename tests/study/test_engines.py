@@ -20,8 +20,7 @@ from hypothesis import strategies as st
 
 from made_conditions import make_condition
 from sinkscope.errors import StudyError
-from sinkscope.study.engine import Ray, UnitQueue, choose_engine
-from sinkscope.study.local import command
+from sinkscope.study.engine import Ray, UnitQueue, choose_engine, command
 from sinkscope.study.schema import Study
 from sinkscope.study.units import Unit
 

@@ -96,8 +96,8 @@ def test_a_study_of_true_answers_alone_runs_and_says_what_it_read(tmp_path: Path
 @pytest.mark.parametrize(
     ("changed", "says"),
     [
-        ({"conditions": ["noop"]}, "forced.conditions must have none among them"),
-        ({"models": ["tiny-llama", "tiny-llama"]}, "must name each model once"),
+        ({"conditions": ["noop"]}, "forced must have none among"),
+        ({"models": ["tiny-llama", "tiny-llama"]}, "must be unique"),
         ({"levels": [0.0]}, "forced.levels"),
         ({"levels": []}, "forced.levels"),
     ],
@@ -109,7 +109,7 @@ def test_a_part_that_makes_no_sense_is_refused_in_a_sentence(changed: dict[str, 
 
 def test_a_model_is_measured_in_one_way_only() -> None:
     values = study().to_dict()
-    with pytest.raises(StudyError, match="must not name tiny-llama, which models names too"):
+    with pytest.raises(StudyError, match="each in one place alone"):
         Study.from_dict({**values, "models": ["tiny-llama"]})
     assert Study.from_dict(values) == study()
     assert study().changed(models=["tiny-dream"]).forced.models == ("tiny-dream",)

@@ -233,7 +233,7 @@ def stored_units(folder: Path) -> dict[str, bytes]:
 
 def test_an_evaluation_writes_the_same_bytes(nodes: Nodes, tmp_path: Path) -> None:
     from sinkscope.conditions import Condition
-    from sinkscope.study.evaluate import evaluate
+    from sinkscope.study.table1 import evaluate
 
     strong = "mask_sinks:k=2,above={rule: head_share, epsilon: 0.2}"
     words: dict[str, Any] = {"settings": {"length": 8}, "limit": 6, "batch_size": 2, "seed": 3}

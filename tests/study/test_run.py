@@ -290,7 +290,7 @@ def test_a_lock_that_is_a_link_is_refused_and_its_target_left_alone(tmp_path: Pa
         else:
             target.unlink()
         (folder / "lock").symlink_to(target)
-        with pytest.raises(StudyError, match=r"lock is a link"), Store(folder).locked():
+        with pytest.raises(StudyError, match=r"lock is a link|cannot be used"), Store(folder).locked():
             pass
         assert target.exists() == there and (not there or target.read_text() == "keep me")
 
@@ -308,7 +308,7 @@ def test_a_link_that_leaves_the_folder_is_refused(tmp_path: Path, name: str) -> 
 
 def test_a_lock_that_is_no_file_is_refused(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "lock")
-    with pytest.raises(StudyError, match="must be a plain file"), Store(tmp_path).locked():
+    with pytest.raises(StudyError, match="cannot be used"), Store(tmp_path).locked():
         pass
 
 

@@ -16,7 +16,7 @@ import sinkscope as sk
 from sinkscope.conditions import Condition
 from sinkscope.errors import StudyError, TaskError
 from sinkscope.interventions import MaskSinks, intervene
-from sinkscope.results.shift import measure_shift
+from sinkscope.results.accuracy import measure_shift
 from sinkscope.study.run import Run, run
 from sinkscope.study.schema import SequentialPlan
 from sinkscope.study.table1 import check_fast, grid, table1_study

@@ -11,9 +11,9 @@ import pytest
 import torch
 from harness_models import FAMILIES, random_model, scripted_model
 
+from sinkscope import sandbox
 from sinkscope.errors import SandboxError, StudyError, TaskError
-from sinkscope.sandbox import execute as sandbox
-from sinkscope.study.evaluate import evaluate
+from sinkscope.study.table1 import evaluate
 from sinkscope.tasks import problems
 
 pytest.importorskip("lm_eval", reason="lm-evaluation-harness is not installed (extra: eval)")

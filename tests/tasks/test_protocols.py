@@ -24,7 +24,7 @@ from sinkscope.tasks.sanitize import program
 pytest.importorskip("lm_eval", reason="lm-evaluation-harness is not installed (extra: eval)")
 from sinkscope.models.load import load_config_only
 from sinkscope.sandbox import check_many, require_sandbox
-from sinkscope.study.evaluate import eval_study, first_prompts
+from sinkscope.study.table1 import eval_study, first_prompts
 from sinkscope.tasks.benchmarks import Benchmark, BenchmarkPlan, human_eval_job, worked_examples
 
 DATA = Path(os.environ.get("SINKSCOPE_DATA", Path(__file__).parents[3] / "shared" / "data"))

@@ -31,34 +31,7 @@ from sinkscope.registry import import_file
 BAD_INPUT, INTERRUPTED, PIPE_CLOSED = 2, 130, 141
 ENDING = (signal.SIGTERM, signal.SIGHUP)
 LOOK, MEASURE, PREPARE = "Look", "Measure", "Prepare"
-# Every command in the order of the help: its module here and its group.
-COMMANDS = {
-    "generate": ("generate", LOOK), "trace": ("traces", LOOK), "sinks": ("traces", LOOK), "view": ("report", LOOK),
-    "report": ("report", LOOK), "figures": ("report", LOOK),
-    "study": ("study", MEASURE), "table1": ("benchmarks", MEASURE), "eval": ("benchmarks", MEASURE),
-    "compare": ("runs", MEASURE), "results": ("runs", MEASURE), "merge": ("runs", MEASURE), "export": ("runs", MEASURE),
-    "models": ("models", PREPARE), "check": ("models", PREPARE), "plan": ("study", PREPARE), "bench": ("models", PREPARE),
-}  # fmt: skip
-# A line of each to begin with.
-EXAMPLES = {
-    "generate": 'sinkscope generate tiny-llada "Tom has 3 apples."',
-    "trace": 'sinkscope trace tiny-llada "Tom has 3 apples."',
-    "sinks": "sinkscope sinks run.trace",
-    "view": "sinkscope view runs/quick",
-    "report": "sinkscope report run.trace",
-    "figures": "sinkscope figures run.trace",
-    "study": "sinkscope study quick",
-    "table1": "sinkscope table1 --models tiny-llama,tiny-llada -n 4",
-    "eval": "sinkscope eval -m tiny-llada -t sinkscope_arithmetic",
-    "compare": "sinkscope compare runs/one runs/two",
-    "results": "sinkscope results runs/quick --table claims",
-    "merge": "sinkscope merge shard-1 shard-2 --out whole",
-    "export": "sinkscope export runs/quick -o entry.json",
-    "models": "sinkscope models",
-    "check": "sinkscope check tiny-llada",
-    "plan": "sinkscope plan table1 -m GSAI-ML/LLaDA-8B-Instruct",
-    "bench": "sinkscope bench tiny-llada",
-}
+MODULES = ("generate", "traces", "study", "benchmarks", "models")  # of this folder, in the order of the help
 # An option of every command: runs, traces and their tables name what a file of the user's own registers.
 IMPORT = inspect.Parameter(
     "imported",
@@ -93,8 +66,8 @@ def _root(
     pass
 
 
-def command(**words: Any) -> Callable[[Callable[..., None]], Callable[..., None]]:
-    """Make a function a command; words: typer's, such as another name than the function's.
+def command(panel: str, example: str, called: str = "") -> Callable[[Callable[..., None]], Callable[..., None]]:
+    """Make a function a command of that panel of the help; example: a line to begin with; called: by default as the function.
 
     A parameter whose type is a dataclass becomes one option per field: typer itself knows single options only.
     """
@@ -125,15 +98,11 @@ def command(**words: Any) -> Callable[[Callable[..., None]], Callable[..., None]
             ]
             + [IMPORT]
         )
-        name = words.get("name", function.__name__)
         first_line = (function.__doc__ or "").partition("\n")[0]
-        shown = {
-            "name": name,
-            "rich_help_panel": COMMANDS[name][1],
-            "short_help": f"{first_line}\n[dim]{EXAMPLES[name]}[/dim]",
-            "epilog": f"Example: {EXAMPLES[name]}",
-        }
-        app.command(**{**shown, **words})(call)
+        app.command(
+            called or function.__name__, rich_help_panel=panel, short_help=f"{first_line}\n[dim]{example}[/dim]",
+            epilog=f"Example: {example}",
+        )(call)  # fmt: skip
         return function
 
     return register
@@ -141,10 +110,8 @@ def command(**words: Any) -> Callable[[Callable[..., None]], Callable[..., None]
 
 def build() -> typer.Typer:
     """The application with all commands."""
-    for module in dict.fromkeys(module for module, _ in COMMANDS.values()):
+    for module in MODULES:
         importlib.import_module(f"sinkscope.cli.{module}")
-    order = list(COMMANDS)
-    app.registered_commands.sort(key=lambda one: order.index(str(one.name)))
     return app
 
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 from typer import Option
 
 from sinkscope.cli import options
-from sinkscope.cli.app import command
+from sinkscope.cli.app import MEASURE, command
 from sinkscope.cli.options import counts, listed, refuse, settings_of
 from sinkscope.cli.screen import output, print_json, print_result, table_of, tell_shard
 from sinkscope.errors import TaskError
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from sinkscope.study.schema import Study
 
 
-@command(name="eval")
+@command(MEASURE, "sinkscope eval -m tiny-llada -t sinkscope_arithmetic", "eval")
 def evaluate_model(
     model: Annotated[str, Option("--model", "-m", help="Zoo name, folder, GGUF file or Hub id.")],
     mask_sinks: Annotated[int | None, Option(help="Mask this many sinks per head.", min=0)] = None,
@@ -43,7 +43,7 @@ def evaluate_model(
     """
     from sinkscope.conditions import NONE, Condition
     from sinkscope.progress import unit_progress
-    from sinkscope.study.evaluate import evaluate, evaluate_with_harness, first_prompts
+    from sinkscope.study.table1 import evaluate, evaluate_with_harness, first_prompts
     from sinkscope.tasks.benchmarks import is_foreign
 
     names = listed(given.tasks, "at least one task", "gsm8k")
@@ -103,7 +103,7 @@ def _as_text(found: dict[str, Any]) -> str:
     return "\n".join([*lines, ""])
 
 
-@command()
+@command(MEASURE, "sinkscope table1 --models tiny-llama,tiny-llada -n 4")
 def table1(
     models: options.ModelsOption = None,
     more: options.MoreModels = None,

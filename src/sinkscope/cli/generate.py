@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from typer import Option
 
-from sinkscope.cli.app import command
+from sinkscope.cli.app import LOOK, command
 from sinkscope.cli.options import GenerateOptions, JsonFlag, ModelArgument, PromptArgument, read_prompt, refuse
 from sinkscope.cli.screen import output, print_json
 from sinkscope.errors import PromptError, printable
@@ -27,7 +27,7 @@ MASK = "░"
 STYLES = {"masked": "dim", "new": "bold green", "known": ""}
 
 
-@command()
+@command(LOOK, 'sinkscope generate tiny-llada "Tom has 3 apples."')
 def generate(
     model: ModelArgument,
     prompt: PromptArgument,

@@ -9,12 +9,12 @@ from typing import Annotated
 
 from typer import Exit, Option
 
-from sinkscope.cli.app import command
+from sinkscope.cli.app import PREPARE, command
 from sinkscope.cli.options import Device, Dtype, JsonFlag, LoadOptions, ModelArgument, counts
 from sinkscope.cli.screen import output, print_json, say_error, table_of, waiting
 
 
-@command()
+@command(PREPARE, "sinkscope models")
 def models(as_json: JsonFlag = False) -> None:
     """List the models that come with sinkscope, and the families that it can load."""
     from sinkscope.models import hub
@@ -31,7 +31,7 @@ def models(as_json: JsonFlag = False) -> None:
                   f"Families: {', '.join(families)}.")  # fmt: skip
 
 
-@command()
+@command(PREPARE, "sinkscope check tiny-llada")
 def check(
     model: ModelArgument,
     everything: Annotated[bool, Option("--all", help="Also backends, caches, several GPUs and memory.")] = False,
@@ -65,7 +65,7 @@ def check(
         raise Exit(1)
 
 
-@command()
+@command(PREPARE, "sinkscope bench tiny-llada")
 def bench(
     model: ModelArgument = "tiny-llada",
     length: Annotated[int, Option(help="Tokens to generate.", min=1)] = 32,

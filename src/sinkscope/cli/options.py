@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from typer import Argument, Option
 
-from sinkscope.aliases import NAMES
 from sinkscope.cli.screen import say_line, waiting
 from sinkscope.errors import DecodeError, PromptError, SinkscopeError, StudyError, TaskError
+from sinkscope.validation import NAMES
 
 if TYPE_CHECKING:
     from sinkscope.models import Model
@@ -40,11 +40,9 @@ def writable(path: Path | None) -> Path | None:
     """Say before the work, and not after it, that the result could not be written there."""
     if path is None:
         return None
-    if path.is_dir() or not path.name:
-        raise SinkscopeError(f"Expected a file to write to, and {path} is a folder; name a file in it.")
-    parent = next((one for one in path.absolute().parents if one.exists()), None)
-    if parent is None or not parent.is_dir() or not os.access(parent, os.W_OK):
-        raise SinkscopeError(f"Expected a file to write to, and {parent} is no folder that can be written to.")
+    parent = next((one for one in path.absolute().parents if one.exists()), path)
+    if path.is_dir() or not path.name or not parent.is_dir() or not os.access(parent, os.W_OK):
+        raise SinkscopeError(f"Expected a file to write to, got {path}; name one in a folder that can be written to.")
     if not path.absolute().parent.exists():
         say_line(f"the folder {path.parent} does not exist and will be made for {path.name}")
     return path

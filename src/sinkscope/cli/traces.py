@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import re
+import time
+import webbrowser
 from dataclasses import fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
@@ -10,22 +12,22 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 from typer import Argument, Option
 
 from sinkscope.cli import options
-from sinkscope.cli.app import command
-from sinkscope.cli.options import read_prompt, writable
-from sinkscope.cli.screen import output, print_json, say_line, table_of, waiting
-from sinkscope.errors import PromptError, TraceError, printable
+from sinkscope.cli.app import LOOK, command
+from sinkscope.cli.options import JsonFlag, read_prompt, refuse, writable
+from sinkscope.cli.screen import output, print_json, print_result, say_line, table_of, waiting
+from sinkscope.errors import PromptError, ReportError, TraceError, printable
 
 if TYPE_CHECKING:
     import polars as pl
 
     from sinkscope.models import Model
+    from sinkscope.report.server import Server
     from sinkscope.sinks import Rule
-    from sinkscope.tasks.prompts import OwnPrompt
     from sinkscope.tracing import Trace
     from sinkscope.tracing.recorder import Keep
 
 
-@command()
+@command(LOOK, 'sinkscope trace tiny-llada "Tom has 3 apples."')
 def trace(
     model: options.ModelArgument,
     prompt: Annotated[str | None, options.PromptInfo] = None,
@@ -51,7 +53,9 @@ def trace(
     """Record a generation: received attention, canvas, confidence, commits."""
     if (prompt is None) == (prompts is None):
         raise PromptError("Expected a prompt, or --prompts FILE.jsonl, got both or neither; give one of them.")
-    asked = [read_prompt(prompt)] if prompt is not None else [one.prompt for one in _read_file(prompts)]
+    from sinkscope.tasks.problem import read_prompts
+
+    asked = [read_prompt(prompt or "")] if prompts is None else [one.prompt for one in read_prompts(prompts)]
     files = _files(out, None if prompts is None else len(asked))
     maps = _maps(heads or [])
     import torch
@@ -78,12 +82,6 @@ def trace(
             print_trace(made, file)
     if as_json:
         print_json(told[0] if prompts is None else told)
-
-
-def _read_file(path: Path | None) -> list[OwnPrompt]:
-    from sinkscope.tasks.prompts import read_prompts
-
-    return read_prompts(path or "")
 
 
 def _files(out: Path | None, count: int | None) -> list[Path]:
@@ -130,17 +128,15 @@ def facts(trace: Trace) -> dict[str, object]:
 
 def _maps(names: list[str]) -> tuple[tuple[int, int], ...] | Literal["all"]:
     """The heads whose maps are kept."""
-    return "all" if names == ["all"] else tuple(map(_head, names))
+    if names == ["all"]:
+        return "all"
+    pairs = [re.fullmatch(r"([0-9]{1,6})\.([0-9]{1,6})", name) for name in names]
+    if not all(pairs):
+        raise TraceError(f"Expected heads as LAYER.HEAD, such as 3.0, or all alone, got {', '.join(names)!r}.")
+    return tuple((int(pair[1]), int(pair[2])) for pair in pairs if pair)
 
 
-def _head(name: str) -> tuple[int, int]:
-    found = re.fullmatch(r"([0-9]{1,6})\.([0-9]{1,6})", name)
-    if found is None:
-        raise TraceError(f"Expected a head as LAYER.HEAD, such as 3.0, or all alone, got {name!r}.")
-    return int(found[1]), int(found[2])
-
-
-@command()
+@command(LOOK, "sinkscope sinks run.trace")
 def sinks(
     file: Annotated[Path, Argument(help="A trace, made by: sinkscope trace MODEL PROMPT -o FILE")],
     epsilon: Annotated[float | None, Option(help="Threshold above the mean of the other keys.")] = None,
@@ -210,3 +206,100 @@ def _rule(name: str, epsilon: float | None, unit: str | None, group: str) -> Rul
     if unit is not None:
         words["unit"] = unit
     return rule_from_dict(words)
+
+
+# ---- a run or a trace as one page, as figures for print, as a page served here
+
+
+RunFolder = Annotated[Path, Argument(help="Folder of a run, or the file of a trace.", metavar="RUN|FILE")]
+
+
+@command(LOOK, "sinkscope report run.trace")
+def report(
+    run: RunFolder,
+    out: Annotated[
+        Path | None, Option("--out", "-o", help="File. Default: RUN/report.html.", callback=writable)
+    ] = None,
+    megabytes: Annotated[float, Option(help="How large the file may be.", min=0.5, max=1e6)] = 15.0,
+    text: Annotated[bool, Option("--text", help="Print the summary again; write nothing.")] = False,
+    full: Annotated[bool, Option("--full", help="With --text: every table.")] = False,
+    as_json: JsonFlag = False,
+) -> None:
+    """Write one page that shows a run or a trace, opens anywhere and needs no network."""
+    if text:
+        from sinkscope.study.run import Run
+
+        refuse(ReportError, "with --text, which writes nothing", out=out)
+        if run.is_file() and run.suffix != ".json":
+            raise ReportError(f"{run} is a file, and a trace has no summary; leave --text out for its page.")
+        found = Run.load(run)
+        print_result(as_json, found.results, found.summary(full=full))
+        return
+    refuse(ReportError, "without --text", full=full)
+    from sinkscope.report import write
+
+    with waiting("writing the report …"):
+        path = write(run, out, int(megabytes * 1e6))
+    size = path.stat().st_size
+    print_result(as_json, {"report": str(path), "bytes": size}, f"{path} ({size / 1e6:.1f} MB)")
+
+
+@command(LOOK, "sinkscope figures run.trace")
+def figures(
+    run: RunFolder,
+    out: Annotated[Path | None, Option("--out", "-o", help="Folder to write to. Default: RUN/figures.")] = None,
+    format: Annotated[Literal["pdf", "svg", "png"], Option(help="pdf, svg or png.")] = "pdf",
+    as_json: JsonFlag = False,
+) -> None:
+    """Draw the paper's figures from a run, for print."""
+    from sinkscope.report.printing import figures as draw
+
+    with waiting("drawing …"):
+        paths = draw(run, out, format)
+    print_result(as_json, {"figures": [str(path) for path in paths]}, "\n".join(map(str, paths)))
+
+
+@command(LOOK, "sinkscope view runs/quick")
+def view(
+    what: Annotated[
+        list[str],
+        Argument(help="A run, the file of a trace, or one or two models to watch.", metavar="RUN|FILE|MODEL [MODEL]"),
+    ],
+    port: Annotated[int, Option(help="Port on this machine; 0 is any free one.", min=0, max=65535)] = 0,
+    browser: Annotated[bool, Option(help="Open a browser.")] = True,
+    dtype: options.Dtype = None,
+    device: options.Device = None,
+    as_json: JsonFlag = False,
+) -> None:
+    """Serve a page to this machine only, until Ctrl-C: a finished run, or a model that you watch and mask."""
+    with waiting("reading …"):
+        server = _server(what, port, dtype, device)
+    with server:
+        print_result(as_json, {"address": server.address}, f"{server.address}\nCtrl-C ends it.")
+        if browser:
+            webbrowser.open(server.address)
+        try:
+            while True:
+                time.sleep(3600)
+        except KeyboardInterrupt:
+            return
+
+
+def _server(what: list[str], port: int, dtype: str | None, device: str | None) -> Server:
+    """The page of a recording where a run or a trace is named, else of models."""
+    path = Path(what[0])
+    recorded = (
+        (path.is_file() and path.suffix != ".gguf") or (path / "results.json").is_file() or (path / "traces").is_dir()
+    )
+    if recorded:
+        from sinkscope.report.view import Viewer
+
+        refuse(ReportError, "with a recording", dtype=dtype, device=device)
+        if len(what) > 1:
+            raise ReportError(f"Expected one run or trace, got {len(what)}; name models to watch them side by side.")
+        return Viewer(path, port)
+    from sinkscope.report.live import Live
+
+    if len(what) > 2:
+        raise ReportError(f"Expected one or two models, got {len(what)}.")
+    return Live(what, port, dtype, device)

@@ -7,11 +7,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from sinkscope.aliases import rename_settings
 from sinkscope.decoding.canvas import Decoded, DecodeRun, OnStep, delete_positions
 from sinkscope.decoding.settings import Decode, check_setting, setting_names
 from sinkscope.errors import DecodeError, PromptError
 from sinkscope.models.model import Model, check_ids, check_mask
+from sinkscope.validation import rename_settings
 
 
 @torch.inference_mode()

@@ -9,12 +9,11 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, dataclass_t
 
 from pydantic import AfterValidator, BeforeValidator, Field
 
-from sinkscope.aliases import rename_settings
 from sinkscope.decoding.caches import CACHE_POLICIES, CachePolicy, read_policy
 from sinkscope.decoding.commit import COMMIT_RULES
 from sinkscope.errors import DecodeError
 from sinkscope.registry import Registry
-from sinkscope.validation import Count, NonNegative, Seed, Share, settings, validate
+from sinkscope.validation import Count, NonNegative, Seed, Share, rename_settings, settings, validate
 
 if TYPE_CHECKING:
     from torch import Tensor

@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from sinkscope.aliases import DTYPES, rename_settings
 from sinkscope.attention.patch import is_native
 from sinkscope.errors import CheckpointError, SinkscopeError, TokenizerError
 from sinkscope.files import describe_error, short
@@ -22,6 +21,7 @@ from sinkscope.models.hub import check_name, find_folder, hub_commit
 from sinkscope.models.model import Model
 from sinkscope.models.shapes import shape_of
 from sinkscope.models.weights import Device, import_transformers, quiet, set_direction
+from sinkscope.validation import DTYPES, rename_settings
 
 if TYPE_CHECKING:
     from transformers import PretrainedConfig, PreTrainedTokenizerBase

@@ -12,10 +12,9 @@ from typing import Any
 from sinkscope import paper
 from sinkscope.errors import ReportError
 from sinkscope.files import read_object, report_damage
-from sinkscope.results import matrix, series
 from sinkscope.results import rows as stored
-from sinkscope.results.findings import list_findings
-from sinkscope.results.summary import untested_sentence
+from sinkscope.results import series, text
+from sinkscope.results.findings import list_findings, untested_sentence
 from sinkscope.statistics import CORRECTION
 from sinkscope.tracing.heads import NAMES as CLASSES
 
@@ -47,8 +46,8 @@ def overview(results: stored.Results | None = None, about: Mapping[str, Any] | N
         "findings": [] if results is None else [one.to_dict() for one in list_findings(results)],
         "untested": untested_sentence(claims) if claims else "",
         "claims": [_claim(row) for row in claims],
-        "claimNames": matrix.SHORT,
-        "claimMarks": matrix.MARKS,
+        "claimNames": text.SHORT,
+        "claimMarks": text.MARKS,
         "cells": cells,
         "roles": {role: series.ROLE_NAMES.get(role) or series.without_defaults(role) for role in roles},
         "correction": CORRECTION,
@@ -87,8 +86,8 @@ def cell_rows(cells: Sequence[stored.Cell]) -> Rows:
 
 def _claim(row: stored.Claim) -> dict[str, Any]:
     """A row with its figures as the terminal prints them."""
-    control = {"controlFigure": matrix.write_control(row)} if row.control else {}
-    return {**row.to_dict(), "figure": matrix.write_figure(row), **control}
+    control = {"controlFigure": text.write_control(row)} if row.control else {}
+    return {**row.to_dict(), "figure": text.write_figure(row), **control}
 
 
 def class_rows(dynamics: Sequence[stored.Dynamics]) -> Rows:

@@ -14,17 +14,16 @@ from sinkscope import paper
 from sinkscope.conditions import Condition
 from sinkscope.results import series
 from sinkscope.results.accuracy import WEAK
-from sinkscope.results.model_rows import SOLVED, ModelRows
 from sinkscope.results.rows import (
     Cell,
     ClaimControl,
     ClaimVerdict,
-    Difference,
     Dynamics,
     Interval,
     LikelihoodChange,
     Mechanism,
 )  # fmt: skip
+from sinkscope.results.series import SOLVED, ModelRows
 from sinkscope.statistics import interval_p, problems_needed
 
 LEFT_OUT = 0.96  # share of the tokens that the paper's epsilon leaves out
@@ -49,9 +48,7 @@ class Test:
 
     claim: str
     condition: str
-    estimate: float
-    low: float
-    high: float
+    found: Interval
     limit: float
     above: bool  # the claim says that the statistic is above the limit
     unit: str
@@ -67,16 +64,16 @@ class Test:
     def verdict(self) -> ClaimVerdict:
         if self.missing:
             return "no test"
-        if self.low > self.limit:
+        if self.found.low > self.limit:
             return "supports" if self.above else "contradicts"
-        if self.high < self.limit:
+        if self.found.high < self.limit:
             return "contradicts" if self.above else "supports"
         return "undecided"
 
     @property
     def p(self) -> float | None:
         """Of a value as far from the limit, two-sided, as the interval has it."""
-        return None if self.missing else interval_p(self.estimate, self.low, self.high, self.limit)
+        return None if self.missing else interval_p(self.found.value, self.found.low, self.found.high, self.limit)
 
 
 Tests = Iterator[Test]
@@ -118,12 +115,15 @@ def trace_test(
     """A mean over generations against a limit."""
     if found is None:
         return
-    few = row.generations < GENERATIONS
-    missing = f"{row.generations} generations were traced; at least {GENERATIONS} are needed" if few else ""
     yield Test(
-        claim, row.condition, scale * found.value, scale * found.low, scale * found.high, scale * limit, above, unit,
-        row.generations, rule, missing=missing, definition=definition_of(row),
+        claim, row.condition, found.times(scale), scale * limit, above, unit, row.generations, rule,
+        missing=_too_few(row.generations, GENERATIONS, "generations were traced"), definition=definition_of(row),
     )  # fmt: skip
+
+
+def _too_few(count: int, least: int, what: str) -> str:
+    """Why so few are no test; empty where they are enough."""
+    return "" if count >= least else f"{count} {what}; at least {least} are needed"
 
 
 def need_sinks(row: Dynamics, found: Tests) -> Tests:
@@ -192,11 +192,11 @@ def test_thresholds(of: ModelRows) -> Tests:
     for row in [] if of.causal else of.tables.curves:
         wanted = row.condition == "none" and row.epsilon == EPSILON and row.unit in ("sum", "percent")
         if wanted and row.low is not None and row.high is not None:
-            few = generations < GENERATIONS
+            found = Interval(row.non_sinks, row.low, row.high).times(100)
             yield Test(
-                f"threshold_{row.unit}", "none", 100 * row.non_sinks, 100 * row.low, 100 * row.high, 100 * LEFT_OUT, True,
-                "% of keys", generations, f"The paper does not name the unit of its epsilon; this is {row.unit}.",
-                missing=f"{generations} generations were traced; at least {GENERATIONS} are needed" if few else "",
+                f"threshold_{row.unit}", "none", found, 100 * LEFT_OUT, True, "% of keys", generations,
+                f"The paper does not name the unit of its epsilon; this is {row.unit}.",
+                missing=_too_few(generations, GENERATIONS, "generations were traced"),
             )  # fmt: skip
 
 
@@ -235,10 +235,9 @@ def test_beyond_control(of: ModelRows) -> Tests:
             assert cell is not None
             removed = "an unknown share" if control.mass_share is None else f"{100 * control.mass_share:.0f} %"
             rule = f"The {match}-matched control removes {removed} of the attention."
-            shift = _in_points(control)
             yield Test(
-                "beyond_control", cell.label, *shift, 0.0, False, "points", cell.n, rule, cell.mass_share,
-                definition=f"{match}-matched",
+                "beyond_control", cell.label, control.interval.times(100), 0.0, False, "points", cell.n, rule,
+                cell.mass_share, definition=f"{match}-matched",
             )  # fmt: skip
 
 
@@ -250,22 +249,21 @@ def answers_test(of: ModelRows, claim: str, cell: Cell, limit: float, above: boo
     if not missing and dose < DOSE:
         missing = f"the condition removes {100 * dose:.1f} % of the attention, so there is nothing to lose"
     test = Test(
-        claim, cell.label, *_in_points(cell), 100 * limit, above, "points", cell.n, rule, cell.mass_share,
+        claim, cell.label, cell.interval.times(100), 100 * limit, above, "points", cell.n, rule, cell.mass_share,
         _control(of, cell), missing,
     )  # fmt: skip
     needed = problems_needed(cell.lost, cell.won, cell.n, -limit) if test.verdict == "undecided" else None
     return replace(test, needed=needed and max(needed, cell.n + 1))
 
 
-def _in_points(row: Difference) -> tuple[float, float, float]:
-    return 100 * row.difference, 100 * row.difference_low, 100 * row.difference_high
-
-
 def _control(of: ModelRows, cell: Cell) -> ClaimControl | None:
     """Random keys in place of the sinks, against nothing masked; the closest in mass that was run."""
     key = series.masked_key(cell.condition)
     control = (of.cell(key[0], "mass") or of.cell(key[0], "count")) if key else None
-    return None if control is None else ClaimControl(control.label, *_in_points(control), control.mass_share)
+    if control is None:
+        return None
+    change = control.interval.times(100)
+    return ClaimControl(control.label, change.value, change.low, change.high, control.mass_share)
 
 
 def _likelihood_test(claim: str, row: LikelihoodChange, above: bool, rule: str, missing: str = "") -> Test:
@@ -275,8 +273,8 @@ def _likelihood_test(claim: str, row: LikelihoodChange, above: bool, rule: str, 
         missing = "the probability per token does not halve, and accuracy may fall long before it does"
     if not missing and row.n < TEXTS:
         missing = f"{row.n} texts were read"
-    change = row.difference, row.difference_low, row.difference_high
-    return Test(claim, row.label, *change, limit, above, "nats per token", row.n, rule, row.mass_share, missing=missing)
+    unit = "nats per token"
+    return Test(claim, row.label, row.interval, limit, above, unit, row.n, rule, row.mass_share, missing=missing)
 
 
 @tests
@@ -294,7 +292,7 @@ def test_tasks(of: ModelRows) -> Tests:
     above = math.hypot(most.difference_high - most.difference, least.difference - least.difference_low)
     rule = f"{most.task} loses most and {least.task} least; the two were chosen after the fact."
     yield Test(
-        "tasks_differ", most.label, 100 * gap, 100 * (gap - below), 100 * (gap + above), 0.0, False, "points",
+        "tasks_differ", most.label, Interval(gap, gap - below, gap + above).times(100), 0.0, False, "points",
         min(most.n, least.n), rule, most.mass_share,
     )  # fmt: skip
 
@@ -306,14 +304,12 @@ def test_tasks(of: ModelRows) -> Tests:
 def test_mechanism(of: ModelRows) -> Tests:
     """Confidence falls, and commits come later, where tokens depended on the masked keys."""
     for row in of.tables.mechanism:
-        few = (
-            "" if row.problems >= PROBLEMS else f"{row.problems} problems were decoded; at least {PROBLEMS} are needed"
-        )
+        few = _too_few(row.problems, PROBLEMS, "problems were decoded")
         yield from _confidence(row, few)
         late, count = row.free_delay_gap_beyond_random, row.free_problems or 0
         if late is not None:
             yield Test(
-                "later", _mechanism_label(row), late.value, late.low, late.high, 0.0, True, "steps", count,
+                "later", _mechanism_label(row), late, 0.0, True, "steps", count,
                 "With commits by a threshold, the half that attended to the masked sinks must be committed later, beyond as "
                 "many random keys.", missing=few or ("" if count >= PROBLEMS else f"{count} problems left anything open"),
             )  # fmt: skip
@@ -323,7 +319,7 @@ def _confidence(row: Mechanism, few: str) -> Tests:
     gap, scale = row.confidence_gap_beyond_random, 1 if row.unit == "nats" else 100
     if gap is not None:
         yield Test(
-            "confidence", _mechanism_label(row), scale * gap.value, scale * gap.low, scale * gap.high, 0.0, False, row.unit,
+            "confidence", _mechanism_label(row), gap.times(scale), 0.0, False, row.unit,
             row.problems,
             "Confidence must fall more in the half that attended to the masked sinks, beyond as many random keys.",
             missing=few,
@@ -351,17 +347,8 @@ def test_aims(of: ModelRows) -> Tests:
             )
             yield from _ratio_test(name, statistic, before, row, least, False)
         rule = f"Accuracy over all tasks may fall by at most {100 * of.margin:g} points."
-        yield Test(
-            "free_of_cost",
-            cell.label,
-            *_in_points(cell),
-            -100 * of.margin,
-            True,
-            "points",
-            cell.n,
-            rule,
-            cell.mass_share,
-        )
+        found, limit = cell.interval.times(100), -100 * of.margin
+        yield Test("free_of_cost", cell.label, found, limit, True, "points", cell.n, rule, cell.mass_share)
 
 
 @tests
@@ -394,4 +381,6 @@ def test_settings(of: ModelRows) -> Tests:
     for row in of.tables.settings:
         if row.able is not None and row.able.n:
             rule = f"Accuracy must be below that at {row.against}."
-            yield Test("settings_differ", row.setting, *_in_points(row.able), 0.0, False, "points", row.able.n, rule)
+            yield Test(
+                "settings_differ", row.setting, row.able.interval.times(100), 0.0, False, "points", row.able.n, rule
+            )

@@ -13,8 +13,8 @@ from typing import Any
 
 from sinkscope import paper
 from sinkscope.results.claim_tests import TESTS, Test
-from sinkscope.results.model_rows import ModelRows, first_point
 from sinkscope.results.rows import Claim, Tables, Verdict
+from sinkscope.results.series import ModelRows, first_point
 from sinkscope.statistics import adjusted
 
 
@@ -89,9 +89,9 @@ def _claim(model: str, test: Test) -> Claim:
         reason += f" The interval contains the limit{more}."
     return Claim(
         name=test.claim, claim=STATEMENTS[test.claim].sentence, paper_model=paper.STANDS_FOR.get(model), model=model,
-        condition=test.condition, verdict=test.verdict, estimate=test.estimate, low=test.low, high=test.high, unit=test.unit,
-        n=test.n, dose=test.dose, control=test.control, because=reason.strip(), limit=test.limit, needed=test.needed,
-        definition=test.definition, p=test.p,
+        condition=test.condition, verdict=test.verdict, estimate=test.found.value, low=test.found.low, high=test.found.high,
+        unit=test.unit, n=test.n, dose=test.dose, control=test.control, because=reason.strip(), limit=test.limit,
+        needed=test.needed, definition=test.definition, p=test.p,
     )  # fmt: skip
 
 

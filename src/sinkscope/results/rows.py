@@ -17,6 +17,7 @@ import polars as pl
 
 from sinkscope.errors import SinkscopeError, StudyError
 from sinkscope.files import read_object, short
+from sinkscope.validation import validate
 
 SCHEMA = 2  # 1: claims over all models at once
 LARGEST = 128 << 20  # bytes of results.json
@@ -46,6 +47,19 @@ def _plain(value: Any) -> Any:
 
 
 @dataclass(frozen=True)
+class Interval(ResultRow):
+    """A mean with its 95 % interval."""
+
+    value: float
+    low: float
+    high: float
+
+    def times(self, scale: float) -> Interval:
+        """The same in another unit, such as points of shares."""
+        return Interval(scale * self.value, scale * self.low, scale * self.high)
+
+
+@dataclass(frozen=True)
 class Difference(ResultRow):
     """A change against the same problems or texts, with its 95 % interval and its p."""
 
@@ -53,6 +67,10 @@ class Difference(ResultRow):
     difference_low: float
     difference_high: float
     p: float
+
+    @property
+    def interval(self) -> Interval:
+        return Interval(self.difference, self.difference_low, self.difference_high)
 
 
 @dataclass(frozen=True)
@@ -191,15 +209,6 @@ class Curve(TraceKey):
     non_sinks: float
     low: float | None = None
     high: float | None = None
-
-
-@dataclass(frozen=True)
-class Interval(ResultRow):
-    """A mean with its 95 % interval."""
-
-    value: float
-    low: float
-    high: float
 
 
 @dataclass(frozen=True)
@@ -440,19 +449,14 @@ class Results(Tables):
 
 def read_results(folder: Path, error: type[SinkscopeError] = StudyError) -> Results | None:
     """results.json of a run, named by its folder or itself; None where there is none."""
-    from pydantic import TypeAdapter, ValidationError
-
     path = folder if folder.is_file() else folder / "results.json"
     if not path.is_file():
         return None
     found = read_object(path, LARGEST, error)
     if (schema := found.get("schema")) != SCHEMA:
         raise error(f"{path} must have schema {SCHEMA}, not {short(repr(schema), 40)}; run the study again.")
-    try:
-        return TypeAdapter(Results).validate_python(found)
-    except ValidationError as problem:
-        place = ".".join(map(str, problem.errors()[0]["loc"]))
-        raise error(f"{path} is damaged at {place[:80]}; rerun the study to write it again.") from None
+    results: Results = validate(Results, found, f"{path} is damaged; rerun the study", error)
+    return results
 
 
 def need_results(folder: Path) -> Results:

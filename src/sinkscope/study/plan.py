@@ -17,8 +17,8 @@ from sinkscope.models.model import Model
 from sinkscope.study.run import need_a_model, shown_names
 from sinkscope.study.schema import Study, TaskPlan, name_and_mode
 from sinkscope.study.units import ModelInfo, kind_of, units_of
-from sinkscope.study.units.facts import model_info
 from sinkscope.study.units.trace import kept_traces
+from sinkscope.study.units.worker import model_info
 from sinkscope.tasks.protocol import OTHERWISE, benchmark_of, protocol_for, settings_for
 
 DISK = 1e9  # bytes per second at which weights are read
@@ -172,7 +172,7 @@ def _with_protocols(study: Study, model: Model, info: ModelInfo) -> ModelInfo:
 def _prompt_tokens(study: Study, model: Model, task: TaskPlan, info: ModelInfo) -> int:
     """Tokens of a prompt, by the tokenizer or by its length; of a benchmark by its mean."""
     from sinkscope.tasks import problems
-    from sinkscope.tasks.prompts import read_prompts
+    from sinkscope.tasks.problem import read_prompts
 
     benchmark = benchmark_of(task.name)
     if benchmark is not None and task.is_benchmark:

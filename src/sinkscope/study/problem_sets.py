@@ -18,21 +18,14 @@ from sinkscope.study.units import Job, ModelInfo, Prompt, Unit, kind_of, perform
 from sinkscope.study.units.worker import IN_MEMORY
 from sinkscope.tasks import Problem, problems
 from sinkscope.tasks.benchmarks import Benchmark
-from sinkscope.tasks.prompts import digest_prompts, read_prompts
+from sinkscope.tasks.problem import digest_prompts, read_prompts
 
 
 @functools.lru_cache(maxsize=32)
-def draw_problems(name: str, count: int, split: str, seed: int, difficulty: int | None) -> dict[int, Problem]:
-    """The problems of a task by their numbers, shortest first: chunks are of like length, so that little is padded."""
-    drawn = enumerate(problems(name, n=count, split=split, seed=seed, difficulty=difficulty))
-    return dict(sorted(drawn, key=lambda item: (len(item[1].prompt), item[0])))
-
-
-@functools.lru_cache(maxsize=32)
-def file_problems(path: str, count: int) -> dict[int, Problem]:
-    """The first prompts of a file by their numbers, shortest first."""
-    read = list(enumerate(read_prompts(path)))[:count]
-    return dict(sorted(read, key=lambda item: (len(item[1].prompt), item[0])))
+def number_problems(file: str | None, count: int, **drawn: Any) -> dict[int, Problem]:
+    """The problems of a task or of a file by their numbers, shortest first: chunks are of like length, little is padded."""
+    found = problems(n=count, **drawn) if file is None else read_prompts(file)[:count]
+    return dict(sorted(enumerate(found), key=lambda item: (len(item[1].prompt), item[0])))
 
 
 class ProblemSets:
@@ -84,7 +77,12 @@ class ProblemSets:
 
     def describe(self, models: Sequence[ModelInfo]) -> list[str]:
         """How each model is asked each benchmark, and which scores others report: worth knowing before a run."""
-        lines = [line for task in self.study.tasks if (line := describe_unjudged(task)) is not None]
+        lines = []
+        for task in self.study.tasks:
+            read = [] if task.prompts is None else read_prompts(task.prompts)[: task.problems]
+            if count := sum(not one.is_judged for one in read):
+                what = "prompts have no answer and no check, and count as not right"
+                lines.append(f"{task.name}: {count} of {len(read)} {what}")
         for info in models:
             for task in self.study.tasks if info.benchmarks else ():
                 if not task.is_benchmark:
@@ -112,10 +110,8 @@ class ProblemSets:
         count = 0 if task is None else kind_of(unit).count_problems(self.study, task)
         if task is None or not count:
             return {}
-        if task.prompts is not None:
-            everything = file_problems(task.prompts, count)
-        else:
-            everything = draw_problems(task.name, count, self.study.split, self.study.seed, task.difficulty)
+        drawn = {"kind": task.name, "split": self.study.split, "seed": self.study.seed, "difficulty": task.difficulty}
+        everything = number_problems(task.prompts, count, **drawn)
         numbers = (
             sorted(everything) if self.study.sequential else list(everything)
         )  # rounds are asked as they are drawn
@@ -157,17 +153,6 @@ class ProblemSets:
             numbers, texts = [number for number, _ in new], [text for _, text in new]
             for pair, verdict in zip(new, self.benchmark(unit.model, task).grade(numbers, texts), strict=True):
                 self.verdicts[unit.model, unit.task, *pair] = verdict
-
-
-def describe_unjudged(task: TaskPlan) -> str | None:
-    """How many prompts of a file have nothing to judge an answer by; None where all have."""
-    if task.prompts is None:
-        return None
-    read = read_prompts(task.prompts)[: task.problems]
-    count = sum(not one.is_judged for one in read)
-    if not count:
-        return None
-    return f"{task.name}: {count} of {len(read)} prompts have no answer and no check, and count as not right"
 
 
 def load_outline(label: str, need_tokenizer: bool = True) -> Model:

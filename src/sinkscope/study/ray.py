@@ -17,7 +17,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 from sinkscope.errors import StudyError
 from sinkscope.files import describe_error, write_file
@@ -26,7 +26,7 @@ from sinkscope.study.schema import Study
 from sinkscope.study.units import Job, ModelInfo, weigh
 
 logger = logging.getLogger(__name__)
-FUNCTION = "sinkscope.study.local:answer"  # what workers call, with study and job as JSON and a folder
+FUNCTION = "sinkscope.study.engine:answer"  # what workers call, with study and job as JSON and a folder
 TRIES = 3  # of a unit
 LOSSES = 3  # workers in a row that ended before they could be given anything
 OnMessage = Callable[[str], object]
@@ -92,11 +92,9 @@ class Cluster:
             elif stop() or not left:
                 break
             elif all(worker.node in self.lacking for worker in self.workers):
-                *_, why = self.lacking.values()
-                raise StudyError(f"{why.rstrip('.')}; what is finished is stored: rerun to resume.")
+                self._give_up(list(self.lacking.values())[-1])
             elif time.monotonic() - seen > self.choice.patience:
-                waited = f"{self.choice.patience:.0f} seconds"
-                raise StudyError(f"No worker was started within {waited}; look at `ray status`, rerun to resume.")
+                self._give_up(f"No worker was started within {self.choice.patience:.0f} seconds: look at `ray status`")
             for worker, call in self._ready():
                 if worker.unit is None:
                     self._handshake(worker, call)
@@ -112,9 +110,13 @@ class Cluster:
                 _save(folder, files)
                 yield unit, answer["result"]
         if left.broken:
-            sentence, why = left.broken[0]
-            more = f" (and {len(left.broken) - 1} more units)" if len(left.broken) > 1 else ""
-            raise StudyError(f"{sentence}{more}; everything else is stored: rerun to resume.") from RuntimeError(why)
+            (sentence, why), *more = left.broken
+            self._give_up(f"{sentence} (and {len(more)} more units)" if more else sentence, why)
+
+    def _give_up(self, sentence: str, report: str | None = None) -> NoReturn:
+        """End the run with this sentence; report: all that a worker said."""
+        told = f"{sentence.rstrip('.')}; everything else is stored: rerun to resume."
+        raise StudyError(told) from (None if report is None else RuntimeError(report))
 
     def close(self) -> None:
         """End the workers, and the connection if it was made here."""
@@ -170,18 +172,21 @@ class Cluster:
         except self.ray.exceptions.RayError as error:
             self.lost_early += 1
             if self.lost_early >= LOSSES:
-                told = f"{LOSSES} workers in a row ended while they started, the last with: {describe_error(error)}"
-                raise StudyError(f"{told}; look at the nodes' logs, and rerun to resume.") from None
+                self._give_up(
+                    f"{LOSSES} workers in a row ended while they started, the last with: {describe_error(error)}"
+                )
             self._end(worker)
             self._start()
             return
         self.lost_early = 0
-        if "error" in found:
-            raise StudyError(f"Expected sinkscope on node {found['node']}: {found['error']}; install it.")
-        for name, here in list_versions().items():
-            there = found["versions"].get(name)
-            if there != here:
-                raise StudyError(f"Expected {name} {here} on {found['node']} as here, got {there}; install the same.")
+        there, here = found.get("versions", {}), list_versions()
+        wrong = [
+            f"{name} {there.get(name)}, not {version}" for name, version in here.items() if there.get(name) != version
+        ]
+        if wrong:
+            raise StudyError(
+                f"Expected sinkscope on {found['node']} as here, got {found.get('error', wrong[0])}; install it."
+            )
         worker.node, worker.pid = found["node"], found["pid"]
 
     def _ready(self) -> list[tuple[Worker, Any]]:

@@ -26,7 +26,7 @@ from sinkscope.models.model import Model
 from sinkscope.progress import LOADING
 from sinkscope.registry import import_file
 from sinkscope.results.claims import judge_claims, verdicts_of
-from sinkscope.results.findings import Finding, list_findings
+from sinkscope.results.findings import Finding, list_findings, write_summary
 from sinkscope.results.rows import (
     TABLES,
     Cell,
@@ -39,16 +39,13 @@ from sinkscope.results.rows import (
     read_answers,
     to_frame,
 )  # fmt: skip
-from sinkscope.results.summary import write_summary
-from sinkscope.results.tables import table1_markdown, write_tables
+from sinkscope.results.text import table1_markdown, write_tables
 from sinkscope.study.engine import Engine, Ray, choose_engine, workers_that_know
 from sinkscope.study.problem_sets import ProblemSets
-from sinkscope.study.rounds import plan_round
 from sinkscope.study.schema import Study
 from sinkscope.study.store import RUN_SCHEMA, Store, as_json, list_versions
-from sinkscope.study.table1 import benchmark_cells
 from sinkscope.study.units import Job, ModelInfo, Unit, kind_of, kinds, units_of, weigh
-from sinkscope.study.units.accuracy import answer_table
+from sinkscope.study.units.accuracy import answer_table, benchmark_cells, plan_round
 from sinkscope.study.units.worker import in_memory
 
 logger = logging.getLogger(__name__)

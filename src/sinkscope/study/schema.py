@@ -2,31 +2,26 @@
 
 from __future__ import annotations
 
-import difflib
-import itertools
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import KW_ONLY, fields, is_dataclass
 from pathlib import Path
 from typing import Annotated, Any, Literal, get_args
 
 import yaml
-from pydantic import AfterValidator, BeforeValidator, Field, SkipValidation, model_validator
+from pydantic import AfterValidator, BeforeValidator, Field, SkipValidation, TypeAdapter, model_validator
 
-from sinkscope.aliases import NAMES
-from sinkscope.conditions import MOST, NONE, NOOP, Condition
+from sinkscope.conditions import MOST, NONE, NOOP, Condition, sweep_points
 from sinkscope.decoding.settings import Mode, check_setting, setting_names
-from sinkscope.errors import DecodeError, RuleError, StudyError
+from sinkscope.errors import StudyError
 from sinkscope.files import MB, parse_yaml, read_text
 from sinkscope.sinks.rules import rule_from_dict
 from sinkscope.tasks import TASKS
 from sinkscope.tasks.benchmarks import GSM8K, HUMANEVAL, BenchmarkPlan, is_benchmark
-from sinkscope.tasks.prompts import read_prompts, task_name
-from sinkscope.validation import FieldError, Text, Truth, settings, show_value, validate
+from sinkscope.tasks.problem import read_prompts, task_name
+from sinkscope.validation import NAMES, FieldError, Text, Truth, as_field, settings, show_value, suggest, validate
 
 STUDIES = Path(__file__).parent / "studies"
 LONGEST_FILE_NAME = 150  # bytes of a file's name, with room for what is put behind it
-LEAST_STEPS = 2  # of the mechanism: it compares what the second forward sees
 DEFAULT_RULE = {"rule": "threshold", "epsilon": 3.0, "unit": "uniform"}
 # Decode settings that a study does not choose, and what does.
 NOT_CONFIGURABLE = {
@@ -34,10 +29,22 @@ NOT_CONFIGURABLE = {
     "noise": "a study always draws noise per_row, so that an answer does not depend on its chunk",
     "mode": "the entry of a model names it, {name: …, mode: …}",
 }
-NEEDS_NONE = "must have none among them, since everything is compared with it"
+TASK_FIELDS: Mapping[str, set[str]] = {  # fields that mean something to one kind of tasks alone
+    "ours": {"difficulty"},
+    "benchmarks": {"protocol", "data", "examples", "fewshot", "chat", "decode", "repeats"},
+    "files": {"prompts", "digest"},
+}
 
 
 # ---- types of fields
+
+
+@settings(StudyError)
+class ModelInMode:
+    """A model as one of its modes decodes."""
+
+    name: Text
+    mode: Mode
 
 
 def _file_name(value: str) -> str:
@@ -52,11 +59,9 @@ def _model_label(value: Any) -> Any:
     """A model in one mode, {name: …, mode: …}, as the label that names it in all of a run: name (mode)."""
     if not isinstance(value, Mapping):
         return value
-    name, mode = value.get("name"), value.get("mode")
-    if set(value) != {"name", "mode"} or not isinstance(name, str) or not name.strip() or mode not in get_args(Mode):
-        known = ", ".join(get_args(Mode))
-        raise ValueError(f"must be a name, or {{name: …, mode: …}} with a mode of {known}, got {show_value(value)}")
-    return f"{name} ({mode})"
+    with as_field():
+        one = ModelInMode(**value)
+    return f"{one.name} ({one.mode})"
 
 
 def name_and_mode(label: str) -> tuple[str, str | None]:
@@ -65,10 +70,12 @@ def name_and_mode(label: str) -> tuple[str, str | None]:
     return (name, mode) if name and label.endswith(")") and mode in get_args(Mode) else (label, None)
 
 
-def _check_unique(names: tuple[str, ...]) -> tuple[str, ...]:
-    if len(set(names)) < len(names):
-        raise ValueError("must name each model once")
-    return names
+def _check_unique(values: tuple[Any, ...]) -> tuple[Any, ...]:
+    """Models and tasks, each of another name."""
+    names = [getattr(one, "name", one) for one in values]
+    if again := [name for place, name in enumerate(names) if name in names[:place]]:
+        raise ValueError(f"must be unique, and {again[0]} is a duplicate")
+    return values
 
 
 def _read_tasks(value: Any) -> Any:
@@ -77,17 +84,13 @@ def _read_tasks(value: Any) -> Any:
 
 
 def _check_device(name: str | None) -> str | None:
+    """A device that torch knows; a cluster may have it where this machine has not."""
     import torch
 
     from sinkscope.models.load import SPREAD
 
-    if name is not None and name not in SPREAD:
-        try:
-            torch.device(name)
-        except RuntimeError:
-            raise ValueError(
-                f"must be cpu, cuda, mps, another device of torch, or auto, got {show_value(name)}"
-            ) from None
+    with as_field():
+        torch.device("cpu" if name is None or name in SPREAD else name)
     return name
 
 
@@ -95,16 +98,10 @@ def _read_conditions(value: Any) -> tuple[Condition, ...]:
     """Every condition that the entries name; a list in an entry is a sweep."""
     if isinstance(value, tuple) and all(isinstance(one, Condition) for one in value):  # of a Study, not of a file
         return value
-    if not isinstance(value, list):
-        raise FieldError(f"must be a list of conditions, each a name or {{name: …, k: …}}, got {show_value(value)}")
     found: list[Condition] = []
-    for index, entry in enumerate(value):
-        if not isinstance(entry, str | Mapping):
-            raise FieldError(f"must be a mapping of fields, got {show_value(entry)}", index)
-        try:
+    for index, entry in enumerate(TypeAdapter(list[str | dict[str, Any]]).validate_python(value)):
+        with as_field(index):
             found += Condition.read(entry)
-        except FieldError as error:
-            raise FieldError(str(error), index, *error.path) from None
         if len(found) > MOST:
             raise FieldError(f"makes more than {MOST:,} conditions; leave some out", index)
     return tuple(found)
@@ -113,8 +110,6 @@ def _read_conditions(value: Any) -> tuple[Condition, ...]:
 def _read_compared(value: Any) -> tuple[Condition, ...]:
     """`none` is among them, none is a duplicate, and `none`, which all others are compared with, comes first."""
     found = _read_conditions(value)
-    if NONE not in found:
-        raise FieldError(NEEDS_NONE)
     seen: dict[Condition, list[str]] = {}
     for condition in found:
         before = seen.setdefault(condition, [])
@@ -132,37 +127,24 @@ def _read_traced(value: Any) -> Any:
     return tuple(made for one in value for made in (_read_conditions([one]) if isinstance(one, Mapping) else [one]))
 
 
-def _read_rule(value: Any) -> Mapping[str, Any]:
+def _read_rule(value: Mapping[str, Any]) -> Mapping[str, Any]:
     """A sink rule with every default filled in."""
-    if not isinstance(value, Mapping):
-        raise FieldError(f"must be a mapping of fields, got {show_value(value)}")
-    try:
+    with as_field():
         return rule_from_dict(value).to_dict()
-    except (RuleError, TypeError) as error:
-        raise FieldError(f"is no sink rule: {str(error).rstrip('.')}") from None
 
 
-def _read_decode(words: Any) -> dict[str, Any]:
+def _read_decode(words: dict[str, Any]) -> dict[str, Any]:
     """Decode settings as they stand, each one value or a list to sweep, once every one of them is known and fits."""
-    if not isinstance(words, dict):
-        raise FieldError(f"must be a mapping of decode settings, got {show_value(words)}")
     known = setting_names(lists=False) - set(NOT_CONFIGURABLE)
     for name, value in words.items():
-        if name in NOT_CONFIGURABLE:
-            raise FieldError(f"must not be given: {NOT_CONFIGURABLE[name]}", name)
         if name not in known:
-            raise FieldError(f"is no decode setting; use {NAMES.get(name) or ', '.join(sorted(known))}", name)
-        if (isinstance(value, dict) and name != "cache") or value == []:
-            raise FieldError(f"must be one value, or a list of values to sweep, got {show_value(value)}", name)
+            why = NOT_CONFIGURABLE.get(name) or f"use {NAMES.get(name) or ', '.join(sorted(known))}"
+            raise FieldError(f"is no decode setting of a study; {why}", name)
         for one in value if isinstance(value, list) else [value]:
-            try:
+            with as_field(name):
                 check_setting(name, one)
-            except DecodeError as error:
-                raise FieldError(str(error).removeprefix(f"{name}: it ").rstrip("."), name) from None
-    points = math.prod(len(value) for value in words.values() if isinstance(value, list))
-    if points > MOST:
-        raise FieldError(f"makes {points:,} points, and at most {MOST:,} can be swept; leave some out")
-    return dict(words)
+    sweep_points(words)
+    return words
 
 
 def _from(least: int) -> Any:
@@ -176,7 +158,8 @@ Points = Annotated[float, Field(strict=True, gt=0, le=50)]
 FEW, SOME = Field(max_length=MOST), Field(min_length=1, max_length=MOST)  # of a list
 ModelNames = Annotated[tuple[Annotated[Text, BeforeValidator(_model_label)], ...], FEW, AfterValidator(_check_unique)]
 Conditions = Annotated[SkipValidation[tuple[Condition, ...]], BeforeValidator(_read_conditions)]
-DecodeWords = Annotated[Mapping[str, Any], BeforeValidator(_read_decode)]
+DecodeWords = Annotated[dict[str, Any], AfterValidator(_read_decode)]
+RuleWords = Annotated[dict[str, Any], AfterValidator(_read_rule)]
 
 
 # ---- parts of a study
@@ -196,44 +179,27 @@ class TaskPlan:
     fewshot: Whole0 | None = None
     chat: Truth | None = None
     decode: DecodeWords = Field(default_factory=dict)
-    repeats: Whole1 = 1  # answers per problem, with other random numbers
+    repeats: Whole1 | None = None  # answers per problem, with other random numbers; 1 unless given
     # A file of JSON lines, each with prompt, and answer or check; digest: of what was read from it.
     prompts: Text | None = None
     digest: Text | None = None
 
     @model_validator(mode="after")
-    def _of_its_kind(self) -> TaskPlan:
-        if self.prompts is not None:
-            self._check_prompts()
-            return self
-        if self.digest is not None:
-            raise FieldError("is of a file of prompts; leave it out", "digest")
-        if not self.is_benchmark and self.name not in TASKS:
-            known = ", ".join([*TASKS, *GSM8K, *HUMANEVAL])
-            close = difflib.get_close_matches(self.name, [*TASKS, *GSM8K, *HUMANEVAL], n=1)
-            if close:
-                raise FieldError(f"must be a task, got {show_value(self.name)}: did you mean {close[0]}?", "name")
-            raise FieldError(f"must be one of {known}, got {show_value(self.name)}", "name")
-        if self.is_benchmark:
-            if self.difficulty is not None:
-                raise FieldError("has no effect on a benchmark; leave it out", "difficulty")
-            return self
-        if self.problems is None:
+    def _check_kind(self) -> TaskPlan:
+        """A task has the fields of its kind alone."""
+        kind = (
+            "ours" if self.prompts is None and not self.is_benchmark else "benchmarks" if self.is_benchmark else "files"
+        )
+        known = [*TASKS, *GSM8K, *HUMANEVAL]
+        if (self.name in known) == (kind == "files"):
+            must = "be a name of its own" if kind == "files" else "be a task"
+            raise FieldError(f"must {must}, got {show_value(self.name)}: {suggest(self.name, known)}", "name")
+        if kind == "ours" and self.problems is None:
             raise FieldError("must be given for problems of ours, of which there is no end", "problems")
-        for name in ("protocol", "data", "examples", "fewshot", "chat", "decode"):
+        for name in sorted(set().union(*TASK_FIELDS.values()) - TASK_FIELDS[kind]):
             if getattr(self, name):
-                raise FieldError("is for benchmarks such as gsm8k; leave it out", name)
+                raise FieldError(f"is for {' and '.join(one for one in TASK_FIELDS if name in TASK_FIELDS[one])}", name)
         return self
-
-    def _check_prompts(self) -> None:
-        """A file has prompts in its own order, asked as they are."""
-        if is_benchmark(self.name) or self.name in TASKS:
-            raise FieldError(f"must be a name of its own, and {self.name} is a task; choose another", "name")
-        for name in ("difficulty", "protocol", "data", "examples", "fewshot", "chat", "decode"):
-            if getattr(self, name):
-                raise FieldError("has no effect on prompts of a file; leave it out", name)
-        if self.repeats > 1:
-            raise FieldError("has no effect on prompts of a file; leave it out", "repeats")
 
     @property
     def is_benchmark(self) -> bool:
@@ -250,16 +216,6 @@ class TaskPlan:
         """What the benchmark's own module takes."""
         data, examples = (None if one is None else Path(one).expanduser() for one in (self.data, self.examples))
         return BenchmarkPlan(self.name, self.protocol, data, examples, self.fewshot, self.chat, self.decode)
-
-    def to_dict(self) -> dict[str, Any]:
-        """Name, number and difficulty always; the other fields where they say something."""
-        always = ("name", "problems", "difficulty")
-        found = {one.name: (getattr(self, one.name), one) for one in fields(self)}
-        plain = {
-            name: (value, value in (None, {}) or (name == "repeats" and value == 1))
-            for name, (value, _) in found.items()
-        }
-        return {name: value for name, (value, silent) in plain.items() if name in always or not silent}
 
 
 @settings(StudyError)
@@ -321,15 +277,6 @@ class LikelihoodPlan:
     scored: Whole1 = 48  # tokens whose likelihood counts, one per step
     conditions: Conditions = ()
 
-    @model_validator(mode="after")
-    def _compared(self) -> LikelihoodPlan:
-        if self.models and NONE not in self.conditions:
-            raise FieldError(NEEDS_NONE, "conditions")
-        for condition in self.conditions:
-            if condition.decode:
-                raise FieldError(f"must not have {condition.label!r}: reading a text decodes nothing", "conditions")
-        return self
-
 
 @settings(StudyError)
 class ForcedPlan:
@@ -340,12 +287,6 @@ class ForcedPlan:
     # Shares of the answer that a diffusion model finds masked; an autoregressive one has the chain rule.
     levels: Annotated[tuple[Annotated[float, Field(strict=True, gt=0, le=1)], ...], SOME] = (0.25, 0.5, 0.75, 1.0)
     conditions: Conditions = ()
-
-    @model_validator(mode="after")
-    def _compared(self) -> ForcedPlan:
-        if self.models and NONE not in self.conditions:
-            raise FieldError(NEEDS_NONE, "conditions")
-        return self
 
 
 @settings(StudyError)
@@ -364,17 +305,15 @@ class Study:
     draws: Annotated[int, _from(100)] = 2000  # of every bootstrap
     dtype: Text | None = None
     device: Annotated[Text | None, AfterValidator(_check_device)] = None
-    models: ModelNames
-    tasks: Annotated[tuple[TaskPlan, ...], SOME, BeforeValidator(_read_tasks)]
+    models: ModelNames = ()
+    tasks: Annotated[tuple[TaskPlan, ...], SOME, BeforeValidator(_read_tasks), AfterValidator(_check_unique)]
     decode: DecodeWords = Field(default_factory=dict)
     conditions: Annotated[SkipValidation[tuple[Condition, ...]], BeforeValidator(_read_compared)]
     # The comparisons that the study is about, corrected together; none named: one masked sink, in every model and task.
     primary: Conditions = ()
     # Where the truth is known: model → verdict → how its value must begin. A run that says otherwise has failed.
     expected: Mapping[str, Mapping[str, str]] = Field(default_factory=dict)
-    rules: Annotated[
-        tuple[Annotated[Mapping[str, Any], BeforeValidator(_read_rule)], ...], SOME, Field(validate_default=True)
-    ] = (DEFAULT_RULE,)
+    rules: Annotated[tuple[RuleWords, ...], SOME, Field(validate_default=True)] = (DEFAULT_RULE,)
     trace: TracePlan = TracePlan(problems=0)
     mechanism: MechanismPlan = MechanismPlan(problems=0)
     likelihood: LikelihoodPlan = LikelihoodPlan()
@@ -385,39 +324,27 @@ class Study:
     @model_validator(mode="after")
     def _together(self) -> Study:
         """What no field can say alone."""
-        if not self.models and not self.extra_models:
-            raise FieldError("must name at least one model", "models")
-        names = [task.name for task in self.tasks]
-        for place, name in enumerate(names):
-            if name in names[:place]:
-                raise FieldError(f"must be unique, and {name} is a duplicate", "tasks", place, "name")
-        named = {
-            "models": self.models, "likelihood": self.likelihood.models, "forced": self.forced.models,
-            "trace": self.trace.models,
-        }  # fmt: skip
-        for (one, models), (other, more) in itertools.combinations(named.items(), 2):
-            for name in sorted({*models} & {*more}):
-                raise FieldError(f"must not name {name}, which {one} names too", other)
-        first = self.settings()[0][1]  # the mechanism takes the first point; without steps there are as many as tokens
-        for word in ("steps", "length"):
-            if self.mechanism.problems and first.get(word) is not None and first[word] < LEAST_STEPS:
-                raise FieldError(f"needs at least {LEAST_STEPS} steps, and decode.{word} is {first[word]}", "mechanism")
-        self._check_names()
-        return self
-
-    def _check_names(self) -> None:
-        """What a field names must be in the study."""
-        for condition in self.primary:
-            if condition not in self.conditions:
-                raise FieldError(f"names {condition.label!r}, which is not among the conditions", "primary")
-        for model in self.expected:
-            if model not in self.models:
-                raise FieldError(f"names the model {model}, which the study does not have", "expected")
+        models = [*self.models, *self.extra_models]
+        if not models or len(set(models)) < len(models):
+            raise FieldError(f"must name at least one model, and each in one place alone, got {models}", "models")
+        compared = {"conditions": self.conditions}
+        compared |= {"likelihood": self.likelihood.conditions} if self.likelihood.models else {}
+        compared |= {"forced": self.forced.conditions} if self.forced.models else {}
+        for part, conditions in compared.items():
+            if NONE not in conditions:
+                raise FieldError("must have none among its conditions: everything is compared with it", part)
+        for condition in self.likelihood.conditions:
+            if condition.decode:
+                raise FieldError(f"must not have {condition.label!r}: reading a text decodes nothing", "likelihood")
         known = {*self.conditions, *(condition.name for condition in self.conditions)}
-        for traced in self.trace.conditions if self.trace.problems else ():
-            if traced not in known:
-                name = traced.label if isinstance(traced, Condition) else traced
-                raise FieldError(f"names the condition {name}, which the study does not have", "trace")
+        traced = self.trace.conditions if self.trace.problems else ()
+        named = {"primary": (self.primary, known), "expected": (self.expected, self.models), "trace": (traced, known)}
+        for field, (wanted, there) in named.items():
+            for one in wanted:
+                if one not in there:
+                    name = one.label if isinstance(one, Condition) else one
+                    raise FieldError(f"names {name}, which the study does not have", field)
+        return self
 
     @classmethod
     def load(cls, name: str | Path) -> Study:
@@ -446,19 +373,6 @@ class Study:
     def to_dict(self) -> dict[str, Any]:
         """Everything, as plain YAML values; `from_dict` gives the same study back."""
         found: dict[str, Any] = _plain(self)
-        # A field that came later stands there only where it says something: older runs can be continued.
-        if not self.expected:
-            del found["expected"]
-        if not self.trace.lens:
-            del found["trace"]["lens"]
-        if not self.shift:
-            del found["shift"]
-        later = LikelihoodPlan()
-        for name in ("answering", "file", "samples"):
-            if getattr(self.likelihood, name) == getattr(later, name):
-                del found["likelihood"][name]
-        if self.sequential is None:
-            del found["sequential"]
         return found
 
     def to_yaml(self) -> str:
@@ -476,10 +390,8 @@ class Study:
 
     def settings(self) -> list[tuple[str, dict[str, Any]]]:
         """Every point of the decode sweep: a label (empty where nothing is swept) and the words."""
-        names = list(self.decode)
-        values = [value if isinstance(value, list) else [value] for value in self.decode.values()]
-        swept = [name for name in names if isinstance(self.decode[name], list)]
-        points = [dict(zip(names, point, strict=True)) for point in itertools.product(*values)]
+        swept = [name for name, value in self.decode.items() if isinstance(value, list)]
+        points = sweep_points(self.decode)
         shown = [{name: "whole" if point[name] is None else point[name] for name in swept} for point in points]
         labels = [", ".join(f"{name}={value}" for name, value in one.items()) for one in shown]
         return list(zip(labels, points, strict=True))
@@ -528,6 +440,7 @@ def shipped() -> list[str]:
 
 
 def _plain(value: Any) -> Any:
+    """Plain YAML; a field that is empty is left out, and has nothing as its default."""
     match value:
         case Condition():
             return value.entry()
@@ -535,6 +448,7 @@ def _plain(value: Any) -> Any:
             return [_plain(one) for one in value]
         case Mapping():
             return {name: _plain(one) for name, one in value.items()}
-        case TaskPlan():
-            return value.to_dict()
-    return {item.name: _plain(getattr(value, item.name)) for item in fields(value)} if is_dataclass(value) else value
+    if not is_dataclass(value):
+        return value
+    found = {item.name: _plain(getattr(value, item.name)) for item in fields(value)}
+    return {name: one for name, one in found.items() if one not in (None, "", [], {})}

@@ -72,14 +72,10 @@ def _marked(folder: Path, shard: Shard, note: Mapping[str, Any]) -> Iterator[Non
     store.write(mark, as_json({**note, "seconds": round(time.time() - started, 1), "finished": True}))
 
 
-def _marks(folders: Sequence[Path]) -> dict[str, dict[str, Any]]:
-    """What was noted of every shard, such as 3-of-16."""
+def _refuse_unfinished(folders: Sequence[Path]) -> None:
+    """Name the shards that were never begun or did not come to their end, by what was noted of each, such as 3-of-16."""
     paths = [path for folder in folders for path in sorted((folder / FOLDER).glob("*-of-*.json"))]
-    return {path.stem: read_object(path, 1 << 20, StudyError) for path in paths}
-
-
-def _refuse_unfinished(marks: Mapping[str, Mapping[str, Any]]) -> None:
-    """Name the shards that were never begun or did not come to their end."""
+    marks = {path.stem: read_object(path, 1 << 20, StudyError) for path in paths}
     counts = {one.get("of") for one in marks.values()}
     count = counts.pop() if len(counts) == 1 else 0
     if not isinstance(count, int) or not 1 <= count <= MOST:
@@ -93,10 +89,8 @@ def _refuse_unfinished(marks: Mapping[str, Mapping[str, Any]]) -> None:
 def merge(folders: Sequence[Path | str], out: Path | str | None = None) -> Path:
     """Join the folders of a run's shards, and finish its tables: what comes out is what the whole run would have been."""
     parts = [Store(folder) for folder in folders]
-    if not parts:
-        raise StudyError("Expected at least one run folder to merge, got none.")
-    if out is None and len(parts) > 1:
-        raise StudyError(f"Expected --out, the folder for the merged run of {len(parts)} folders, got none.")
+    if not parts or (out is None and len(parts) > 1):
+        raise StudyError(f"Expected run folders to merge, and --out where there are several, got {len(parts)} folders.")
     text, first = parts[0].read_plan()
     about = {name: value for name, value in first.items() if name not in ("finished", "seconds", "shards")}
     for part in parts:
@@ -108,7 +102,7 @@ def merge(folders: Sequence[Path | str], out: Path | str | None = None) -> Path:
         units = units_of(study, models)
     where = _found(parts, units)
     if missing := [unit.id for unit in units if unit.id not in where]:
-        _refuse_unfinished(_marks([part.folder for part in parts]))
+        _refuse_unfinished([part.folder for part in parts])
         raise StudyError(f"{len(missing)} of {len(units)} units are missing, such as {missing[0]}; run what is left.")
     store = Store(parts[0].folder if out is None else out)
     with store.locked():

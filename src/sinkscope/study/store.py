@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import difflib
-import errno
 import fcntl
 import hashlib
 import json
 import os
 import platform
-import stat
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from importlib import metadata
@@ -61,11 +59,12 @@ class Store:
                     stack.enter_context(_locked(self.folder / "lock", fcntl.LOCK_SH, "the whole study"))
                 what = "a study" if shard is None else f"shard {shard}"
                 file = stack.enter_context(_locked(self.folder / own, fcntl.LOCK_EX, what))
+                file.truncate(0)
+                file.write(str(os.getpid()))
+                file.flush()
             except OSError as error:
-                raise StudyError(f"{self.folder} cannot be used ({error.strerror}); name another folder.") from None
-            file.truncate(0)
-            file.write(str(os.getpid()))
-            file.flush()
+                told = f"{self.folder} cannot be used ({describe_error(error)}: {error.filename})"
+                raise StudyError(f"{told}; name another folder.") from None
             yield
 
     def _stay_inside(self) -> None:
@@ -135,9 +134,7 @@ class Store:
         if found is None or found.get("unit") != json.loads(json.dumps(unit.to_dict())):
             return None
         result = found.get("result")
-        if found.get("sha256", "") not in ("", digest(result)):  # files of earlier versions have none
-            return None
-        return result if kind_of(unit).complete(result) else None
+        return result if found.get("sha256") == digest(result) and kind_of(unit).complete(result) else None
 
     def read(self, name: str, schema: bool = False) -> dict[str, Any] | None:
         """A JSON file of the run, None where there is none; schema: it must have the number that is written here."""
@@ -161,15 +158,7 @@ class Store:
 
 def _locked(path: Path, kind: int, what: str) -> IO[str]:
     """A plain file that is locked, made if it is not there; what a link points at is never touched."""
-    try:
-        number = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK, 0o644)
-    except OSError as error:
-        if error.errno == errno.ELOOP:
-            raise StudyError(f"{path} is a link, and a lock must be a file of its own; remove it.") from None
-        raise
-    if not stat.S_ISREG(os.fstat(number).st_mode):
-        os.close(number)
-        raise StudyError(f"{path} must be a plain file; remove it.")
+    number = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK, 0o644)
     file = os.fdopen(number, "r+", encoding="utf-8", errors="replace")
     try:
         fcntl.flock(file, kind | fcntl.LOCK_NB)

@@ -2,28 +2,30 @@
 
 from __future__ import annotations
 
-import difflib
+import tempfile
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, replace
+from contextlib import ExitStack
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 import polars as pl
 
-from sinkscope.conditions import Condition
+from sinkscope.conditions import NONE, Condition
 from sinkscope.errors import TaskError
 from sinkscope.models.load import load_config_only
 from sinkscope.models.model import Model
-from sinkscope.paper import TABLE_1
-from sinkscope.results.rows import Cell
-from sinkscope.results.shift import with_shifts
-from sinkscope.statistics import paired
-from sinkscope.study.rounds import Stored, decisions
+from sinkscope.results.accuracy import removed_shares
+from sinkscope.statistics import paired, wilson
+from sinkscope.study.engine import Engine, Ray
+from sinkscope.study.problem_sets import ProblemSets, load_outline
+from sinkscope.study.run import OnMessage, OnProgress, Work, open_run
 from sinkscope.study.schema import SequentialPlan, Study, prompts_entry
-from sinkscope.study.units import ModelInfo, Unit
+from sinkscope.study.units.worker import in_memory
 from sinkscope.tasks import KINDS, TASKS
-from sinkscope.tasks.benchmarks import GSM8K, HUMANEVAL, is_benchmark
-from sinkscope.tasks.protocol import OTHERWISE, benchmark_of, protocol_for
+from sinkscope.tasks.benchmarks import GSM8K, HUMANEVAL, is_benchmark, pass_at_k
+from sinkscope.tasks.protocol import OTHERWISE, protocol_for
+from sinkscope.validation import suggest
 
 SUITE, PREFIX = "sinkscope", "sinkscope_"  # all of our own tasks, and one of them, as the harness's users name them
 OWN_SIZE = 100  # problems of a task of ours, unless given
@@ -121,12 +123,10 @@ def study_tasks(tasks: Sequence[str]) -> list[str]:
     for name in tasks:
         plain = name.removeprefix(PREFIX)
         if name != SUITE and not is_benchmark(plain) and plain not in TASKS:
-            known = ", ".join([*GSM8K, *HUMANEVAL, SUITE, *(PREFIX + kind for kind in KINDS)])
-            close = difflib.get_close_matches(
-                name, [*GSM8K, *HUMANEVAL, SUITE, *TASKS, *map(PREFIX.__add__, KINDS)], n=1
+            known = [*GSM8K, *HUMANEVAL, SUITE, *TASKS, *map(PREFIX.__add__, KINDS)]
+            raise TaskError(
+                f"Expected a task of ours or of lm-evaluation-harness, got {name!r}: {suggest(name, known)}"
             )
-            advice = f"did you mean {close[0]}?" if close else f"tasks of ours are {known}."
-            raise TaskError(f"Expected a task of ours or of lm-evaluation-harness, got {name!r}: {advice}")
         found += KINDS if name == SUITE else [plain]
     return list(dict.fromkeys(found))
 
@@ -165,8 +165,6 @@ def grid(ks: Sequence[int]) -> list[dict[str, Any]]:
     found: list[dict[str, Any]] = [{"name": "none"}, *(STRONG_SINKS if ks else ())]
     found += [{"name": "mask_positions", "positions": [0], "since": since, "for": "causal"} for since in SINCE]
     for k in ks:
-        if k < 1:
-            raise TaskError(f"Expected numbers of sinks of at least 1 (0 is always run), got {k}.")
         for rows, kind in (("last", "causal"), ("all", "all")):
             for rank in ("clean", "as_run"):
                 found.append({"name": "mask_sinks", "k": k, "rank": rank, "rows": rows, "for": kind})
@@ -199,43 +197,120 @@ def with_words(study: Study, words: Mapping[str, Any]) -> Study:
     return Study.from_dict({**study.to_dict(), "decode": {**study.decode, **words}})
 
 
-# ---- its cells
+# ---- one model through benchmarks and our own tasks
 
 
-def benchmark_cells(
-    study: Study, models: Mapping[str, ModelInfo], units: Sequence[Unit], cells: Sequence[Cell], stored: Stored
-) -> list[Cell]:
-    """The cells with how the benchmark was asked, what others report, how rounds ended, and how far answers shifted."""
-    ends = decisions(study, units, stored) if study.sequential else {}
+def eval_study(model: str, tasks: Sequence[str], condition: Condition = NONE, **choices: Any) -> Study:
+    """One model under one condition. choices: those of `benchmark_words`."""
+    entries = [{"name": "none"}] + ([] if condition == NONE else [condition.entry()])
+    words = benchmark_words(tasks, **choices)
+    return Study.from_dict({"name": "eval", "models": [model], **words, "conditions": entries})
+
+
+def evaluate(
+    model: str | Model,
+    tasks: Sequence[str],
+    condition: Condition = NONE,
+    *,
+    out: Path | str | None = None,
+    engine: str | Ray | Engine = "local",
+    workers: int | None = 1,
+    pass_at: Sequence[int] = (1,),
+    on_message: OnMessage | None = None,
+    on_progress: OnProgress | None = None,
+    **choices: Any,
+) -> dict[str, Any]:
+    """Score a model; with `out`, a killed run is resumed, and its score is the same. choices: those of `eval_study`."""
+    repeats = choices.get("repeats", 1)
+    if max(pass_at) > repeats:
+        raise TaskError(
+            f"pass@{max(pass_at)} needs at least {max(pass_at)} answers per problem, got {repeats}; raise repeats."
+        )
+    name = model if isinstance(model, str) else model.name
+    study = eval_study(name, tasks, condition, **choices)
+    condition = study.conditions[-1]  # with every default filled in
+    with ExitStack() as stack:
+        stack.enter_context(in_memory({} if isinstance(model, str) else {name: model}))
+        folder = Path(stack.enter_context(tempfile.TemporaryDirectory())) if out is None else Path(out)
+        work = stack.enter_context(open_run(study, folder, engine, workers, on_message, on_progress))
+        work.run_units([unit for unit in work.units if unit.condition == condition])
+        return summarise(work, condition, pass_at)
+
+
+def summarise(work: Work, condition: Condition, pass_at: Sequence[int]) -> dict[str, Any]:
+    """Each task with its problems, right answers, accuracy, interval, and what was removed."""
+    (info,) = work.models
+    found: dict[str, Any] = {}
+    for task in work.study.tasks:
+        chunks = [
+            work.store.load(unit) for unit in work.units if unit.task == task.name and unit.condition == condition
+        ]
+        rows = sorted((row for chunk in chunks for row in chunk["rows"]), key=lambda row: int(row["problem"]))
+        right = [bool(row["correct"]) for row in rows]
+        low, high = wilson(sum(right), len(right))
+        scores: dict[str, Any] = {
+            "accuracy": {
+                "value": sum(right) / len(right),
+                "correct": sum(right),
+                "low": low,
+                "high": high,
+                "right": right,
+            }
+        }
+        for k in pass_at if (task.repeats or 1) > 1 else ():
+            values = [pass_at_k(len(row["verdicts"]), sum(row["verdicts"]), k) for row in rows]
+            scores[f"pass@{k}"] = {"value": sum(values) / len(values)}
+        effect = removed_shares(chunk["effect"] for chunk in chunks)
+        found[task.name] = {"n": len(rows), "scores": scores, **effect, **info.benchmarks.get(task.name, {})}
+    return {
+        "schema": 2, "model": dict(info.identity), "condition": condition.to_dict(), "tasks": found,
+        "settings": {task.name: dict(info.settings_of(task.name, "")) for task in work.study.tasks},
+        "run": work.about,
+    }  # fmt: skip
+
+
+def first_prompts(model: str, tasks: Sequence[str], **choices: Any) -> list[dict[str, Any]]:
+    """The first problem of every benchmark as the model would get it, with settings and stop strings; no weights are loaded.
+
+    text is None where the checkpoint has no tokenizer here: then the turns are all that can be shown.
+    """
+    study = eval_study(model, tasks, **choices)
+    sets = ProblemSets(study)
+    sets.outlines[model] = load_outline(model, need_tokenizer=False)
     found = []
-    for cell in cells:
-        info = models[cell.model]
-        about = info.benchmarks.get(cell.task, {})
-        end = next((
-            one.to_dict() for (group, condition), one in ends.items()
-            if (group[0], group[2], condition.label) == (info.asked, cell.task, cell.label)
-        ), None)  # fmt: skip
-        published = about.get("published") if cell.label == "none" else None
-        paper = _paper_figure(cell, about) if about else cell.paper
-        found.append(replace(cell, protocol=about.get("protocol"), published=published, paper=paper, sequential=end))
-    answers = {
-        key: {int(row["problem"]): row for row in rows} for key, rows in _rows_of(units, stored, "answers").items()
-    }
-    return with_shifts(found, answers, _rows_of(units, stored, "shift"))
-
-
-def _paper_figure(cell: Cell, about: Mapping[str, Any]) -> float | None:
-    """The paper's figure, for exactly its checkpoint and the protocol that repeats it."""
-    exact = about.get("protocol") == "paper" and about.get("published")
-    if not exact or cell.condition["name"] not in ("none", "mask_sinks"):
-        return None
-    return TABLE_1.get((cell.family, benchmark_of(cell.task) or ""), {}).get(int(cell.condition["k"]))
-
-
-def _rows_of(units: Sequence[Unit], stored: Stored, kind: str) -> dict[tuple[str, str, str], list[dict[str, Any]]]:
-    """Rows of stored units by model, task and label of the condition."""
-    found: dict[tuple[str, str, str], list[dict[str, Any]]] = {}
-    for unit in units:
-        if unit.kind == kind and (result := stored(unit)) is not None:
-            found.setdefault((unit.shown, unit.task, unit.condition.label), []).extend(result["rows"])
+    for task in study.tasks:
+        if not task.is_benchmark:
+            raise TaskError(f"Expected benchmarks with --show-prompt, got {task.name}; see sk.tasks.problems for ours.")
+        asked = sets.benchmark(model, task)
+        found.append({
+            "task": task.name, "protocol": asked.protocol.name, "how": asked.how, "turns": asked.messages(),
+            "text": asked.first_text(), "settings": write_settings(asked.settings().to_dict()), "stops": asked.stops,
+            "published": asked.published,
+        })  # fmt: skip
     return found
+
+
+def write_settings(settings: Mapping[str, Any]) -> str:
+    """Every setting on one line, defaults too: what was not printed cannot be compared."""
+    return ", ".join(f"{name}={value}" for name, value in settings.items())
+
+
+def evaluate_with_harness(
+    model: str | Model, tasks: Sequence[str], condition: Condition = NONE, *, limit: int | None = None, **words: Any
+) -> dict[str, Any]:
+    """Any other task of lm-evaluation-harness, by its own evaluator and with its own metrics; not resumed."""
+    from lm_eval.evaluator import evaluate as run_harness
+
+    from sinkscope.tasks.benchmarks import load_harness_tasks
+    from sinkscope.tasks.harness import HarnessLM
+
+    adapter = HarnessLM(model, None if condition == NONE else condition, **words)
+    found = run_harness(adapter, load_harness_tasks(tasks), limit=limit, bootstrap_iters=0)
+    scores = {
+        task: {
+            "n": found["n-samples"][task]["effective"],
+            "scores": {name: {"value": value} for name, value in values.items() if isinstance(value, float)},
+        }
+        for task, values in found["results"].items()
+    }
+    return {"schema": 2, "tasks": scores, **adapter.get_model_info()}

@@ -25,6 +25,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from sinkscope.errors import SinkscopeError, TaskError
+from sinkscope.files import report_damage
 from sinkscope.sandbox import Limits, check_many, require_sandbox
 from sinkscope.tasks.protocol import BENCHMARKS, Protocol, Setup, benchmark_of, protocol_for, settings_for
 from sinkscope.tasks.sanitize import program
@@ -59,10 +60,8 @@ class BenchmarkPlan:
     def __post_init__(self) -> None:
         if self.data is not None and not self.data.is_dir():
             raise TaskError(f"Expected a folder with the benchmarks' JSON lines, got {self.data}, which is none.")
-        if self.name not in BENCHMARKS:
-            for word in ("protocol", "examples"):
-                if getattr(self, word) is not None:
-                    raise TaskError(f"{self.name} is asked as the harness has it, and takes no {word}; leave it out.")
+        if self.name not in BENCHMARKS and (self.protocol, self.examples) != (None, None):
+            raise TaskError(f"{self.name} is asked as the harness has it; leave protocol and examples out.")
 
 
 class Benchmark:
@@ -243,22 +242,19 @@ def is_foreign(name: str) -> bool:
 @contextmanager
 def _quiet() -> Iterator[None]:
     """Without the harness's advice on options that we set ourselves, and without its bar over the prompts."""
-    try:
-        import lm_eval.api.task
-    except ImportError as error:
-        raise TaskError(
-            f"Benchmarks need lm-evaluation-harness, which is not here ({error}); install it with: pip install -e '.[eval]'"
-        ) from error
+    from lm_eval.api import task
 
-    logger, bar = logging.getLogger("lm_eval"), lm_eval.api.task.tqdm
+    import sinkscope.tasks.harness  # which says what to do where lm_eval is not installed  # noqa: F401
+
+    logger, bar = logging.getLogger("lm_eval"), task.tqdm
     level = logger.level
     logger.setLevel(logging.ERROR)
-    lm_eval.api.task.tqdm = functools.partial(bar, disable=True)
+    task.tqdm = functools.partial(bar, disable=True)
     try:
         yield
     finally:
         logger.setLevel(level)
-        lm_eval.api.task.tqdm = bar
+        task.tqdm = bar
 
 
 # ---- GSM8K
@@ -316,10 +312,8 @@ def worked_examples(file: Path | None, count: int, protocol: str) -> list[dict[s
             f"The protocol {protocol} takes {count} worked examples from OpenCompass, which is not installed; pip install "
             f"opencompass, name its {OPENCOMPASS} with --examples, or choose another protocol, such as --protocol paper."
         )
-    try:
+    with report_damage(str(path), TaskError, f"name OpenCompass's {OPENCOMPASS}"):
         tree = ast.parse(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError, SyntaxError) as error:
-        raise TaskError(f"Expected OpenCompass's {OPENCOMPASS} in {path}, got something else ({error}).") from None
     turns = []  # dict(role='HUMAN', prompt=…) and dict(role='BOT', prompt=…)
     for node in ast.walk(tree):
         if isinstance(node, ast.Call):
@@ -464,12 +458,10 @@ def _find(data: Path | None, name: str, needed: bool = True) -> Path | None:
 
 
 def _read(path: Path, benchmark: str) -> list[dict[str, Any]]:
-    try:
+    with report_damage(str(path), TaskError, "it must have one JSON object per line"):
         data = path.read_bytes()
         text = (gzip.decompress(data) if path.suffix == ".gz" else data).decode("utf-8")
         rows = [json.loads(line) for line in text.split("\n") if line.strip()]
-    except (ValueError, OSError, EOFError) as error:
-        raise TaskError(f"Expected one JSON object per line in {path}, got something else ({error}).") from None
     if not rows or any(not isinstance(row, dict) or not row.keys() >= FIELDS[benchmark] for row in rows):
         raise TaskError(f"Expected lines with {', '.join(sorted(FIELDS[benchmark]))} in {path}, and at least one.")
     return rows

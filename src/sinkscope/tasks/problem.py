@@ -1,15 +1,23 @@
 """What a problem is, what a kind of problem is, the register of kinds, and their endless, seeded supply."""
 
+from __future__ import annotations
+
 import hashlib
 import itertools
+import json
 import random
+import re
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+from pydantic import Field
 
 from sinkscope.errors import TaskError
+from sinkscope.files import MB, read_text, report_damage, short
 from sinkscope.registry import Registry
-from sinkscope.validation import FromZero, validate
+from sinkscope.validation import FieldError, FromZero, settings, validate
 
 Source = random.Random
 DIFFICULTIES = (1, 2, 3)
@@ -161,3 +169,84 @@ def _supply(task: Task, split: str, seed: int, difficulty: int | None, options: 
         if split != "train" or fixed:
             seen[level].add(problem.prompt)
         yield problem
+
+
+# ---- prompts of your own: a file of JSON lines
+
+
+MOST = 64 * MB  # of a file
+
+
+@dataclass(frozen=True)
+class OwnPrompt(Problem):
+    """A prompt of a file; judged by its answer or its check, and never right where it has neither."""
+
+    def check(self, text: str) -> bool:
+        """Whether the text holds what the check looks for, or gives the answer."""
+        written = before_markers(text)
+        pattern = self.data.get("check")
+        if pattern is not None:
+            return re.search(pattern, written) is not None
+        return bool(self.answer) and gives_answer(written, self.answer)
+
+    @property
+    def is_judged(self) -> bool:
+        """Whether anything says which texts are right."""
+        return bool(self.answer) or "check" in self.data
+
+
+def gives_answer(text: str, answer: str) -> bool:
+    """Whether a text gives an answer: behind #### where it has that mark, else anywhere, as whole words."""
+    said = final(text)
+    if said is not None:
+        return said == answer.strip()
+    return re.search(rf"(?<!\w){re.escape(answer.strip())}(?!\w|[.,]\d)", text) is not None
+
+
+def read_prompts(path: Path | str) -> list[OwnPrompt]:
+    """The prompts of a file in its order: each line a JSON object with prompt, and answer or check; or a JSON text alone."""
+    file = Path(path).expanduser()
+    lines = read_text(file, TaskError, MOST).splitlines()
+    found = [
+        _read_line(line, f"{short(str(file))}, line {number}", number)
+        for number, line in enumerate(lines, 1)
+        if line.strip()
+    ]
+    if not found:
+        raise TaskError(
+            f'Expected prompts in {short(str(file))}, one JSON object a line such as {{"prompt": "…"}}, got none.'
+        )
+    return found
+
+
+@settings(TaskError)
+class PromptLine:
+    """A line of a file of prompts."""
+
+    prompt: Annotated[str, Field(strict=True, pattern=r"\S")]
+    answer: Annotated[str, Field(strict=True)] = ""
+    check: re.Pattern[str] | None = None
+
+    def __post_init__(self) -> None:
+        if self.answer and self.check:
+            raise FieldError("must be left out beside a check", "answer")
+
+
+def _read_line(line: str, where: str, number: int) -> OwnPrompt:
+    with report_damage(where, TaskError, 'write a JSON object such as {"prompt": "…", "answer": "…"}'):
+        value: Any = json.loads(line)
+    found = validate(PromptLine, {"prompt": value} if isinstance(value, str) else value, where, TaskError)
+    data = {"check": found.check.pattern} if found.check else {}
+    return OwnPrompt("prompts", found.prompt, found.answer.strip(), 1, str(number), data)
+
+
+def digest_prompts(path: Path | str) -> str:
+    """Of a file's prompts, so that a run is not continued with others."""
+    text = json.dumps([(one.prompt, one.answer, dict(one.data)) for one in read_prompts(path)])
+    return hashlib.sha256(text.encode()).hexdigest()[:16]
+
+
+def task_name(path: Path | str, taken: set[str]) -> str:
+    """What a file's prompts are called in results: the file's name without its ending."""
+    name = re.sub(r"[^\w.-]+", "-", Path(path).stem) or "prompts"
+    return f"{name}-prompts" if name in taken else name

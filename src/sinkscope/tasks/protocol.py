@@ -12,14 +12,14 @@ from dataclasses import field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from pydantic import ConfigDict, Field, TypeAdapter, ValidationError, field_validator
+from pydantic import ConfigDict, Field, field_validator
 from pydantic.dataclasses import dataclass
 
 from sinkscope.decoding.settings import Decode, setting_names
 from sinkscope.errors import DecodeError, TaskError
-from sinkscope.files import parse_yaml
+from sinkscope.files import read_yaml
 from sinkscope.registry import Registry
-from sinkscope.validation import write_path
+from sinkscope.validation import validate
 
 if TYPE_CHECKING:
     from sinkscope.models.model import Model
@@ -111,14 +111,9 @@ def read_protocol(name: str) -> Protocol:
     """A protocol by its name, or one of the user's by its file."""
     is_own = name.endswith((".yaml", ".yml")) and Path(name).is_file()
     path = Path(name) if is_own else PROTOCOLS[name]
-    try:
-        values = parse_yaml(path.read_text(encoding="utf-8"), str(path), TaskError)[0]
-        return TypeAdapter(Protocol).validate_python({**values, "name": path.stem})
-    except ValidationError as error:
-        first = error.errors()[0]
-        raise TaskError(f"{path}: {write_path(first['loc'])} is wrong: {first['msg']}.") from None
-    except (OSError, UnicodeDecodeError, TypeError) as error:
-        raise TaskError(f"Expected a protocol in {path}, got none ({error}).") from None
+    values = {**read_yaml(path, TaskError), "name": path.stem}
+    found: Protocol = validate(Protocol, values, str(path), TaskError)
+    return found
 
 
 def checkpoint_of(name: str) -> str:

@@ -23,7 +23,7 @@ from sinkscope.study.schema import LONGEST_FILE_NAME, Study, TaskPlan
 from sinkscope.tracing.trace import single_threaded
 
 UNIT_KINDS: Registry[UnitKind] = Registry("kind of unit", StudyError)
-MODULES = ("facts", "accuracy", "mechanism", "trace", "shift", "likelihood")  # of this folder, which hold the kinds
+MODULES = ("worker", "accuracy", "mechanism", "trace", "shift", "likelihood")  # of this folder, which hold the kinds
 Grade = Callable[[int, str], bool]  # number of a problem, text of an answer → whether it is right
 Load = Callable[["Unit"], dict[str, Any]]  # a unit → its stored result
 Rows = dict[str, list[Any]]  # name of a table of results.json → its rows

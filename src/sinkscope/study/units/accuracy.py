@@ -3,23 +3,32 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Mapping, Sequence
+import math
+from collections import defaultdict
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import polars as pl
 import torch
 from torch import Tensor
 
+from sinkscope.conditions import NONE, Condition
 from sinkscope.decoding import decode
 from sinkscope.decoding.canvas import Step
 from sinkscope.decoding.cost import Workload, forwards_of
 from sinkscope.decoding.stop_strings import generate_until
+from sinkscope.paper import TABLE_1
 from sinkscope.results import accuracy
-from sinkscope.study.schema import Study, TaskPlan
+from sinkscope.results.accuracy import with_shifts
+from sinkscope.results.rows import Cell
+from sinkscope.statistics import confidence_sequence, decided
+from sinkscope.study.schema import SequentialPlan, Study, TaskPlan
 from sinkscope.study.units import Grade, Job, Load, ModelInfo, Rows, Unit, UnitKind, conditions_for, decoded_units
 from sinkscope.study.units.worker import apply_condition, encode_batch, encode_prompt, model_for
+from sinkscope.tasks.protocol import benchmark_of
 
 COLUMNS: dict[str, Any] = {
     "kind": pl.String, "model": pl.String, "setting": pl.String, "condition": pl.String, "name": pl.String, "k": pl.Int64,
@@ -76,7 +85,7 @@ class AnswersKind(UnitKind):
         model, settings = model_for(study, job.unit), job.unit.decoder
         prompts = [encode_prompt(model, prompt) for prompt in job.prompts]
         stops = [prompt.stops for prompt in job.prompts]
-        repeats = next(task.repeats for task in study.tasks if task.name == job.unit.task)
+        repeats = next(task.repeats or 1 for task in study.tasks if task.name == job.unit.task)
         with apply_condition(study, job.unit, model, [prompt.number for prompt in job.prompts]) as taken:
             answers = [
                 generate_until(model, prompts, replace(settings, seed=settings.seed + nth), stops)
@@ -132,3 +141,123 @@ def answer_table(units: Sequence[Unit], load: Load) -> pl.DataFrame:
             }  # fmt: skip
             rows += [{**about, **row} for row in sorted(load(unit)["rows"], key=lambda row: int(row["problem"]))]
     return pl.DataFrame(rows, schema=COLUMNS, orient="row")
+
+
+# ---- sequential stopping: what is asked next follows from stored units alone
+
+
+Stored = Callable[[Unit], dict[str, Any] | None]
+Group = tuple[str, str, str]  # model, setting, task
+
+
+def plan_round(study: Study, units: Sequence[Unit], stored: Stored) -> tuple[list[Unit], list[Unit]]:
+    """The units that count so far, and those of them that must be run next; nothing is left to run when all are decided."""
+    assert study.sequential is not None
+    counting: list[Unit] = []
+    for chunks in group_chunks(units).values():
+        longest = 0
+        for condition, own in chunks.items():
+            used = count_chunks(study, study.sequential, chunks[NONE], own, stored) if condition != NONE else 0
+            counting += own[:used]
+            longest = max(longest, used)
+        counting += chunks[NONE][: longest or first_look(study, study.sequential)]
+    return counting, [unit for unit in counting if stored(unit) is None]
+
+
+def group_chunks(units: Sequence[Unit]) -> dict[Group, dict[Condition, list[Unit]]]:
+    """Answers by what is compared: the chunks of each condition, in the order in which problems are asked."""
+    found: dict[Group, dict[Condition, list[Unit]]] = defaultdict(lambda: defaultdict(list))
+    for unit in units:
+        if unit.kind == "answers":
+            found[unit.model, unit.setting, unit.task][unit.condition].append(unit)
+    return found
+
+
+def first_look(study: Study, plan: SequentialPlan) -> int:
+    """Chunks of one round."""
+    return math.ceil(plan.round / study.chunk)
+
+
+def count_chunks(study: Study, plan: SequentialPlan, base: Sequence[Unit], own: Sequence[Unit], stored: Stored) -> int:
+    """How many chunks a comparison needs: up to the look that decides it, or the one that is next."""
+    step = first_look(study, plan)
+    for look in range(step, len(own), step):
+        changes = answer_changes(base[:look], own[:look], stored)
+        if changes is None:
+            return look
+        inside, outside = decided(np.asarray(changes), plan.margin / 100)
+        if inside[-1] or outside[-1]:
+            return look
+    return len(own)
+
+
+def answer_changes(base: Sequence[Unit], own: Sequence[Unit], stored: Stored) -> list[float] | None:
+    """Per problem 1 where only the condition is right, −1 where only the unmasked model is; None where chunks are missing."""
+    changes: list[float] = []
+    for before, after in zip(base, own, strict=True):
+        pair = stored(before), stored(after)
+        if pair[0] is None or pair[1] is None:
+            return None
+        right: list[Mapping[int, bool]] = [
+            {row["problem"]: row["correct"] for row in one["rows"]} for one in pair if one
+        ]
+        changes += [float(right[1][number]) - float(right[0][number]) for number in right[0]]
+    return changes
+
+
+def decisions(study: Study, units: Sequence[Unit], stored: Stored) -> dict[tuple[Group, Condition], dict[str, Any]]:
+    """How every comparison with nothing masked ended: inside the margin (points), outside of it, or open."""
+    assert study.sequential is not None
+    found = {}
+    for group, chunks in group_chunks(units).items():
+        for condition, own in chunks.items():
+            changes = answer_changes(chunks[NONE][: len(own)], own, stored) if condition != NONE else None
+            if changes:
+                inside, outside = (bool(one[-1]) for one in decided(np.asarray(changes), study.sequential.margin / 100))
+                name = "inside" if inside else "outside" if outside else "open"
+                low, high = confidence_sequence(changes)
+                margin = study.sequential.margin
+                found[group, condition] = {"margin": margin, "decision": name, "low": low, "high": high}
+    return found
+
+
+# ---- cells of benchmarks
+
+
+def benchmark_cells(
+    study: Study, models: Mapping[str, ModelInfo], units: Sequence[Unit], cells: Sequence[Cell], stored: Stored
+) -> list[Cell]:
+    """The cells with how the benchmark was asked, what others report, how rounds ended, and how far answers shifted."""
+    ends = decisions(study, units, stored) if study.sequential else {}
+    found = []
+    for cell in cells:
+        info = models[cell.model]
+        about = info.benchmarks.get(cell.task, {})
+        end = next((
+            one for (group, condition), one in ends.items()
+            if (group[0], group[2], condition.label) == (info.asked, cell.task, cell.label)
+        ), None)  # fmt: skip
+        published = about.get("published") if cell.label == "none" else None
+        paper = _paper_figure(cell, about) if about else cell.paper
+        found.append(replace(cell, protocol=about.get("protocol"), published=published, paper=paper, sequential=end))
+    answers = {
+        key: {int(row["problem"]): row for row in rows} for key, rows in _rows_of(units, stored, "answers").items()
+    }
+    return with_shifts(found, answers, _rows_of(units, stored, "shift"))
+
+
+def _paper_figure(cell: Cell, about: Mapping[str, Any]) -> float | None:
+    """The paper's figure, for exactly its checkpoint and the protocol that repeats it."""
+    exact = about.get("protocol") == "paper" and about.get("published")
+    if not exact or cell.condition["name"] not in ("none", "mask_sinks"):
+        return None
+    return TABLE_1.get((cell.family, benchmark_of(cell.task) or ""), {}).get(int(cell.condition["k"]))
+
+
+def _rows_of(units: Sequence[Unit], stored: Stored, kind: str) -> dict[tuple[str, str, str], list[dict[str, Any]]]:
+    """Rows of stored units by model, task and label of the condition."""
+    found: dict[tuple[str, str, str], list[dict[str, Any]]] = {}
+    for unit in units:
+        if unit.kind == kind and (result := stored(unit)) is not None:
+            found.setdefault((unit.shown, unit.task, unit.condition.label), []).extend(result["rows"])
+    return found

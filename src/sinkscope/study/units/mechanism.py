@@ -33,10 +33,11 @@ from sinkscope.interventions import MaskRandom, MaskSinks, intervene
 from sinkscope.interventions.base import top
 from sinkscope.results.rows import Interval, Mechanism
 from sinkscope.statistics import bootstrap
-from sinkscope.study.schema import LEAST_STEPS, Study, TaskPlan
+from sinkscope.study.schema import Study, TaskPlan
 from sinkscope.study.units import Job, Load, ModelInfo, Rows, Unit, UnitKind, decoded_units
 from sinkscope.study.units.worker import encode_batch, model_for, row_seeds
 
+LEAST_STEPS = 2  # what the second forward sees is compared
 SURE = 0.99  # probability from which a token is committed where their number is free; lower, and hardly one stays open
 LOOKED = 1  # the forward at which confidence is compared: the first one that masking changes
 
