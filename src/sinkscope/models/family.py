@@ -11,6 +11,7 @@ from torch import Tensor, nn
 
 from sinkscope.errors import CheckpointError, DecodeError, TokenizerError, UnknownFamilyError
 from sinkscope.registry import Registry
+from sinkscope.validation import show_value
 
 if TYPE_CHECKING:
     from transformers import PretrainedConfig, PreTrainedTokenizerBase
@@ -222,12 +223,21 @@ def qwen_config(name: str, config: Config) -> PretrainedConfig:
     return made
 
 
+def config_of_type(model_type: str, config: Config) -> PretrainedConfig:
+    """Transformers' configuration of a type, from fields that are its own."""
+    from transformers import AutoConfig
+
+    kept = {field: value for field, value in config.items() if field not in ("model_type", "auto_map", "is_causal")}
+    made: PretrainedConfig = AutoConfig.for_model(model_type, **kept)
+    return made
+
+
 def check_requirements(config: Config, required: Mapping[str, Any], family: str) -> None:
     """Refuse values of config.json under which the native class would compute something else."""
     for field, value in required.items():
         if config.get(field, value) not in (value, None):
             raise CheckpointError(
-                f"Expected {field} = {value!r} in config.json, got {config[field]!r}; "
+                f"Expected {field} = {value!r} in config.json, got {show_value(config[field])}; "
                 f"this variant of {family} computes something else than transformers' class does and is not supported."
             )
 

@@ -139,14 +139,8 @@ def check_sizes(header: Header) -> None:
             raise ValueError(f"its {size} is {short(value)}, where its tensors allow whole numbers up to {most[size]}")
 
 
-def load_gguf(name: str, path: Path, dtype: torch.dtype | str, device: Device) -> Loaded:
+def load_gguf(path: Path, dtype: torch.dtype | str, device: Device) -> Loaded:
     """Module and tokenizer of one GGUF file, its quantised layers turned into plain ones."""
-    try:
-        import gguf  # noqa: F401
-    except ImportError:
-        raise CheckpointError(
-            f"{name} is a GGUF file, and reading one needs the package gguf; install it: pip install gguf"
-        ) from None
     from transformers import LlamaForCausalLM
 
     header = read_gguf(path)

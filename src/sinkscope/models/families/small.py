@@ -51,7 +51,7 @@ class SmallDiffusion(Family):
     noise: ClassVar[float] = 1e-3
 
     def own_class(self) -> Any:
-        from sinkscope.models.dit import DiTForDiffusion
+        from sinkscope.models.networks import DiTForDiffusion
 
         return DiTForDiffusion
 
@@ -63,7 +63,7 @@ class SmallDiffusion(Family):
         return "sigma" if config.get("time_conditioning") else "none"
 
     def native_config(self, config: Config) -> PretrainedConfig:
-        from sinkscope.models.own import own_config
+        from sinkscope.models.networks import own_config
 
         sizes = {name: int(config[own]) for name, own in self.sizes.items()}
         words, width, heads = self.vocabulary(config), sizes["hidden_size"], sizes["num_attention_heads"]
@@ -185,12 +185,12 @@ class GIDDv2(Family):
         return super().matches(config, folder) and "attn_soft_cap" in config
 
     def own_class(self) -> Any:
-        from sinkscope.models.gidd_v2 import GIDDv2ForDiffusion
+        from sinkscope.models.networks import GIDDv2ForDiffusion
 
         return GIDDv2ForDiffusion
 
     def native_config(self, config: Config) -> PretrainedConfig:
-        from sinkscope.models.own import own_config
+        from sinkscope.models.networks import own_config
 
         fields = {name: config[name] for name in SAME}
         heads, scale = config["num_attention_heads"], config["resid_scale"] / config["num_hidden_layers"]
@@ -200,7 +200,7 @@ class GIDDv2(Family):
         )  # fmt: skip
 
     def adapt(self, module: Any, config: Config) -> None:
-        from sinkscope.models.gidd_v2 import CAPPED
+        from sinkscope.models.networks import CAPPED
 
         module.config._attn_implementation = CAPPED
 
