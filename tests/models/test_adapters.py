@@ -253,7 +253,7 @@ def test_damaged_weights_are_told_in_one_sentence(adapter):
         with pytest.raises(CheckpointError, match="adapter"):
             sk.load(adapter)
     path.rename(adapter / "adapter_model.bin")
-    with pytest.raises(CheckpointError, match="adapter_model.safetensors"):
+    with pytest.raises(CheckpointError, match="adapter_model"):
         sk.load(adapter)
 
 

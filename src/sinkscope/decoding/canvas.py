@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
+from sinkscope.attention.forward import COMMITTED, MASKED, PROMPT
 from sinkscope.errors import DecodeError, PromptError
 
 if TYPE_CHECKING:
@@ -63,6 +64,11 @@ class Canvas:
         """A padding token that was generated counts as padding from now on, where padding is known by its id."""
         if self.pad is not None:
             self.real = self.real & (self.tokens != self.pad)
+
+    def labels(self) -> Tensor:
+        """[batch, position]: which group of queries each position belongs to; −1 where padded."""
+        labels = torch.full_like(self.tokens, COMMITTED).masked_fill(self.given, PROMPT)
+        return labels.masked_fill(self.masked_positions(), MASKED).masked_fill(~self.real, -1)
 
     def padding(self) -> Tensor:
         """[batch] on the CPU: padded columns at the left of each row."""
@@ -305,8 +311,12 @@ class Decoded:
 
 @dataclass
 class DecodeRun:
-    """Collects the canvases of a run (on the CPU) if they are wanted, and hands on its steps."""
+    """One call of `decode`: collects its canvases (on the CPU) if they are wanted, and hands on its steps."""
 
+    model: Model
+    prompt: Tensor  # [batch, position]
+    attention_mask: Tensor | None
+    settings: Any  # a Decode
     keep: bool
     on_step: OnStep | None = None
     forwards: int = 0

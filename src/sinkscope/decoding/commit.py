@@ -42,6 +42,10 @@ class CommitRule:
 
     def pick(self, candidates: Tensor, confidence: Tensor) -> Picks:
         """What to do with the candidates [batch, position]; confidence is −∞ where there is none."""
+        return Picks(most_confident(confidence, self.counts(confidence), self.run.padding))
+
+    def counts(self, confidence: Tensor) -> list[int]:
+        """How many each row commits at this step, the most confident first: for rules that say no more than that."""
         raise TypeError(f"{type(self).__name__} must say what to commit")
 
     def best(self, score: Tensor, counts: list[int]) -> Tensor:

@@ -13,6 +13,19 @@ from sinkscope.models.family import block_mask, counted, reordered_mask, without
 from sinkscope.models.model import Model
 
 
+def run_layers(
+    model: Model, ids: Tensor, visible: Tensor | None, positions: Tensor, cache: DynamicCache | None
+) -> Tensor:
+    """ids [batch, position] → hidden states [batch, position, width]; visible: a mask as the module takes it."""
+    base: Any = model.module.base_model
+    output = base(
+        ids, attention_mask=visible, position_ids=positions.expand(len(ids), -1), past_key_values=cache,
+        use_cache=cache is not None, **model.direction(),
+    )  # fmt: skip
+    hidden: Tensor = output.last_hidden_state
+    return hidden
+
+
 class Forwards:
     """Hidden states of the whole canvas at every step."""
 
@@ -34,21 +47,16 @@ class Forwards:
 
     def _positions(self, canvas: Tensor, real: Tensor | None) -> Tensor:
         """[batch | 1, position]: as the family counts them."""
-        counted = self.model.positions(real)
-        return torch.arange(canvas.shape[1], device=canvas.device).unsqueeze(0) if counted is None else counted
+        places = self.model.positions(real)
+        return torch.arange(canvas.shape[1], device=canvas.device).unsqueeze(0) if places is None else places
 
     def _run(self, ids: Tensor, real: Tensor | None, positions: Tensor, cache: DynamicCache | None) -> Tensor:
         """real: bool [batch, key], of all keys that the ids see."""
-        base: Any = self.model.module.base_model
         visible = None if cache is not None else self.model.family.visible(self.model, ids, real)
-        mask = None if real is None else real.to(torch.int64)
-        output = base(
-            ids, attention_mask=padding_row(base.config, mask) if visible is None else visible,
-            position_ids=positions.expand(ids.shape[0], -1), past_key_values=cache, use_cache=cache is not None,
-            **self.model.direction(),
-        )  # fmt: skip
-        hidden: Tensor = output.last_hidden_state
-        return hidden
+        if visible is None:
+            base: Any = self.model.module.base_model
+            visible = padding_row(base.config, None if real is None else real.to(torch.int64))
+        return run_layers(self.model, ids, visible, positions, cache)
 
 
 class ShadowForwards(Forwards):
@@ -68,14 +76,9 @@ class ShadowForwards(Forwards):
         masks = canvas.new_full((batch, stop - start), self.model.require_mask())
         places = self._positions(canvas, real).expand(batch, -1)
         positions = torch.cat([places, places[:, start:stop]], 1)
-        self.both = self.run_masked(torch.cat([canvas, masks], 1), self.visible(canvas, real, block), positions)
+        ids, visible = torch.cat([canvas, masks], 1), self.visible(canvas, real, block)
+        self.both = run_layers(self.model, ids, visible, positions, None)
         return self.both[:, :width]
-
-    def run_masked(self, ids: Tensor, visible: Tensor, positions: Tensor) -> Tensor:
-        base: Any = self.model.module.base_model
-        output = base(ids, attention_mask=visible, position_ids=positions, use_cache=False, **self.model.direction())
-        hidden: Tensor = output.last_hidden_state
-        return hidden
 
     def visible(self, canvas: Tensor, real: Tensor | None, block: tuple[int, int], keep: bool = False) -> Tensor:
         width, (start, stop) = canvas.shape[1], block
@@ -128,13 +131,8 @@ class BlockForwards:
         """
         start, stop = self.window(span, tokens.shape[1])
         positions = counted(real) if real is not None else torch.arange(stop, device=tokens.device).unsqueeze(0)
-        base: Any = self.model.module.base_model
-        output = base(
-            tokens[:, start:stop], attention_mask=self.visible(tokens, real, span, keep),
-            position_ids=positions[:, start:stop].expand(len(tokens), -1), past_key_values=self.cache,
-            use_cache=self.cached, **self.model.direction(),
-        )  # fmt: skip
-        hidden: Tensor = output.last_hidden_state
+        visible = self.visible(tokens, real, span, keep)
+        hidden = run_layers(self.model, tokens[:, start:stop], visible, positions[:, start:stop], self.cache)
         if keep:
             self.kept, self.stored = stop, hidden
         elif self.cache is not None:

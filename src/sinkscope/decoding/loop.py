@@ -8,16 +8,15 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from sinkscope.attention.forward import COMMITTED, MASKED, PROMPT, Forward, forward_context
+from sinkscope.attention.forward import Forward, forward_context
 from sinkscope.decoding.caches.forwards import PolicyForwards
 from sinkscope.decoding.canvas import Block, DecodeRun, Picks, Step, blocks, build_canvas
 from sinkscope.decoding.choose import CHOICES
 from sinkscope.decoding.commit import COMMIT_RULES
 from sinkscope.decoding.forwards import BlockForwards
 from sinkscope.decoding.noise import noise_of
-from sinkscope.decoding.settings import CACHES, Decode
+from sinkscope.decoding.settings import CACHES
 from sinkscope.errors import DecodeError
-from sinkscope.models.model import Model
 
 # Logits are made for as many positions at a time as fit here; a GPU reads the whole head for each lot.
 HEAD_BYTES, GPU_HEAD_BYTES = 1 << 26, 1 << 30
@@ -26,11 +25,10 @@ HEAD_BYTES, GPU_HEAD_BYTES = 1 << 26, 1 << 30
 class Denoiser:
     """State of one generation of a batch."""
 
-    def __init__(
-        self, model: Model, prompt: Tensor, settings: Decode, attention_mask: Tensor | None, run: DecodeRun
-    ) -> None:
+    def __init__(self, run: DecodeRun) -> None:
+        model, settings, prompt = run.model, run.settings, run.prompt
         self.model, self.settings, self.run = model, settings, run
-        self.canvas = build_canvas(model, prompt, settings, attention_mask)
+        self.canvas = build_canvas(model, prompt, settings, run.attention_mask)
         self.eos_id = special_token(settings.eos_id, model.eos_id, settings.forbid_eos or settings.late_eos, "eos_id")
         self.eot_id = special_token(
             settings.eot_id, model.eot_id, settings.late_eos or settings.stop == "eot", "eot_id"
@@ -69,7 +67,8 @@ class Denoiser:
         start, stop = self.forwards.window(span, self.canvas.width)
         policy = self.forwards if isinstance(self.forwards, PolicyForwards) else None
         columns = None if policy is None else policy.columns
-        labels = self.labels()[:, start:stop] if columns is None else self.labels().gather(1, columns)
+        labels = self.canvas.labels()
+        labels = labels[:, start:stop] if columns is None else labels.gather(1, columns)
         labels = functional.pad(
             labels, (0, getattr(self.forwards, "shadow", 0)), value=-1
         )  # masks that check the block
@@ -94,11 +93,6 @@ class Denoiser:
         with forward_context(forward):
             hidden = self.forwards(tokens, real if self.padded else None, span, keep)
         return hidden, stop - hidden.shape[1]
-
-    def labels(self) -> Tensor:
-        """[batch, position]: which group of queries each position belongs to; −1 where padded."""
-        labels = torch.full_like(self.canvas.tokens, COMMITTED).masked_fill(self.canvas.given, PROMPT)
-        return labels.masked_fill(self.canvas.masked_positions(), MASKED).masked_fill(~self.canvas.real, -1)
 
     def logits(self, hidden: Tensor, rows: Tensor, columns: Tensor) -> Tensor:
         """Logits [n, vocab] that predict the tokens at (rows, columns) of the window."""
@@ -191,13 +185,11 @@ class Denoiser:
         return answer
 
 
-def denoise(
-    model: Model, prompt: Tensor, settings: Decode, attention_mask: Tensor | None, run: DecodeRun
-) -> tuple[Tensor, list[Tensor]]:
-    """prompt [batch, position] → the last canvas [batch, position], and each row's answer."""
-    state = Denoiser(model, prompt, settings, attention_mask, run)
-    real = prompt if attention_mask is None else prompt[attention_mask.bool()]
-    if settings.cache in CACHES and bool(real.eq(model.require_mask()).any()):
+def denoise(run: DecodeRun) -> tuple[Tensor, list[Tensor]]:
+    """The last canvas [batch, position], and each row's answer."""
+    settings, state = run.settings, Denoiser(run)
+    real = run.prompt if run.attention_mask is None else run.prompt[run.attention_mask.bool()]
+    if settings.cache in CACHES and bool(real.eq(run.model.require_mask()).any()):
         raise DecodeError(
             "The prompt holds the mask token, and a cache leaves prompts as they are; decode without a cache."
         )

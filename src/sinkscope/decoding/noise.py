@@ -20,6 +20,8 @@ CHUNK = 1 << 21  # numbers drawn at a time while a stream is walked
 class Noise(ABC):
     """`where`: flat indices into [batch × position], in increasing order; `frame` says how many positions a row has."""
 
+    generators: list[torch.Generator]  # one for the batch, or one per row
+
     def __init__(self, positions: int) -> None:
         self.positions = positions
 
@@ -46,6 +48,8 @@ class Noise(ABC):
     @abstractmethod
     def uniform(self, where: Tensor) -> Tensor: ...  # [n] float32
     @abstractmethod
+    def whole(self, shape: Sequence[int], dtype: torch.dtype) -> Tensor: ...  # [batch, position, …]
+    @abstractmethod
     def subset(self, weights: Tensor, count: int) -> Tensor: ...  # [batch, position] → [batch, count]
     @abstractmethod
     def binomial(self, row: int, count: Tensor, share: Tensor) -> Tensor: ...  # float64 numbers → one
@@ -60,7 +64,8 @@ class ReferenceNoise(Noise):
 
     def __init__(self, seed: int, batch: int, positions: int) -> None:
         super().__init__(positions)
-        self.generator = torch.Generator().manual_seed(seed)
+        self.generators = [torch.Generator().manual_seed(seed)]
+        self.generator = self.generators[0]
         self.batch, self.cursor = batch, 0
 
     def begin_step(self) -> None:
@@ -89,6 +94,9 @@ class ReferenceNoise(Noise):
 
     def uniform(self, where: Tensor) -> Tensor:
         return torch.rand(len(where), generator=self.generator)
+
+    def whole(self, shape: Sequence[int], dtype: torch.dtype = torch.float32) -> Tensor:
+        return torch.rand(*shape, dtype=dtype, generator=self.generator)
 
     def draw(self, probabilities: Tensor, where: Tensor) -> Tensor:
         # Normalised first, and with replacement, as torch.distributions.Categorical does.
@@ -123,6 +131,14 @@ class RowNoise(Noise):
 
     def uniform(self, where: Tensor) -> Tensor:
         return self._by_row(where.cpu(), dtype=torch.float32)
+
+    def whole(self, shape: Sequence[int], dtype: torch.dtype = torch.float32) -> Tensor:
+        """A row draws for its real positions, the last ones."""
+        numbers = torch.full(tuple(shape), 0.5, dtype=dtype)
+        for row, (generator, padded) in enumerate(zip(self.generators, self.padding, strict=True)):
+            count = min(self.positions - padded, shape[1])
+            numbers[row, shape[1] - count :] = torch.rand(count, *shape[2:], dtype=dtype, generator=generator)
+        return numbers
 
     def subset(self, weights: Tensor, count: int) -> Tensor:
         rows = [

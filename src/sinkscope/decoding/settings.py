@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import KW_ONLY, asdict, fields, replace
 from math import ceil
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, dataclass_transform, get_type_hints
@@ -28,15 +28,13 @@ if TYPE_CHECKING:
     from sinkscope.decoding.samplers.diffusion_gemma import DiffusionGemma
     from sinkscope.decoding.samplers.dllm import BD3LM, MDLM
     from sinkscope.decoding.samplers.dream import Dream
-    from sinkscope.decoding.samplers.gidd import GIDD, GIDDCorrection
-    from sinkscope.decoding.samplers.gidd_v2 import GIDDv2
+    from sinkscope.decoding.samplers.gidd import GIDD, GIDDCorrection, GIDDv2
     from sinkscope.decoding.samplers.klass import KLASS
     from sinkscope.decoding.samplers.llada import LLaDA, MMaDA
-    from sinkscope.decoding.samplers.mdlm import MDLMDiT
+    from sinkscope.decoding.samplers.mdlm import SEDD, MDLMDiT
     from sinkscope.decoding.samplers.nemotron import Nemotron
     from sinkscope.decoding.samplers.parallel import Parallel, WeDLM
     from sinkscope.decoding.samplers.rnd1 import RND1
-    from sinkscope.decoding.samplers.sedd import SEDD
     from sinkscope.decoding.samplers.wino import WINO
     from sinkscope.models.model import Model
 
@@ -80,8 +78,25 @@ Stop = Literal["never", "eot", "eos", "early_eos", "ids", "row_eos", "batch_eos"
 Cache = Annotated[Literal["prefix", "dual", "exact"] | CachePolicy | None, BeforeValidator(read_policy)]
 
 
+class Unset:
+    """Settings that some samplers have, as those decode that do not."""
+
+    guidance: float = 0.0
+    guidance_keep: tuple[int, ...] = ()  # tokens that the unconditional copy still sees
+    confidence: Confidence = "probability"
+    shift: bool | None = None  # whether row i predicts token i + 1; None: as the model was trained
+    forbid_eos: bool = False  # end-of-text is never chosen
+    late_eos: bool = False  # end-of-text and end-of-turn are committed last
+    top_p: float | None = None
+    top_k: int | None = None
+    suppress: tuple[int, ...] = ()  # never chosen
+    begin_suppress: tuple[int, ...] = ()  # taken out after the choice, so that only confidences change
+    stop_ids: tuple[int, ...] = ()
+    room: int = 0  # columns behind the answer that a decoder may write to
+
+
 @settings(DecodeError)
-class Decode:
+class Decode(Unset):
     """How a canvas becomes text; `Decode.llada(…)` and its siblings are the samplers, each a class of this kind."""
 
     sampler: ClassVar[str] = ""
@@ -153,58 +168,6 @@ class Decode:
         for name, value in values.items():
             object.__setattr__(self, name, value)
 
-    # ---- what a sampler may add as settings
-
-    @property
-    def guidance(self) -> float:
-        return 0.0
-
-    @property
-    def guidance_keep(self) -> tuple[int, ...]:
-        """Tokens that the unconditional copy still sees."""
-        return ()
-
-    @property
-    def confidence(self) -> Confidence:
-        return "probability"
-
-    @property
-    def shift(self) -> bool | None:
-        """Whether row i predicts token i + 1; None: as the model was trained."""
-        return None
-
-    @property
-    def forbid_eos(self) -> bool:
-        """End-of-text is never chosen."""
-        return False
-
-    @property
-    def late_eos(self) -> bool:
-        """End-of-text and end-of-turn are committed last."""
-        return False
-
-    @property
-    def top_p(self) -> float | None:
-        return None
-
-    @property
-    def top_k(self) -> int | None:
-        return None
-
-    @property
-    def suppress(self) -> tuple[int, ...]:
-        """Never chosen."""
-        return ()
-
-    @property
-    def begin_suppress(self) -> tuple[int, ...]:
-        """Taken out after the choice, so that only confidences change."""
-        return ()
-
-    @property
-    def stop_ids(self) -> tuple[int, ...]:
-        return ()
-
     @property
     def mode(self) -> Mode:
         """Of a checkpoint that decodes in several ways."""
@@ -236,11 +199,6 @@ class Decode:
         return self.layout == "answer"
 
     @property
-    def room(self) -> int:
-        """Columns behind the answer that a decoder may write to."""
-        return 0
-
-    @property
     def most_steps(self) -> int:
         """The most denoising steps that these settings can take, whatever the prompt."""
         if self.layout == "grid":  # the first block holds the end of the prompt, and there may be one more for it
@@ -258,13 +216,11 @@ class Decode:
         policy = CACHE_POLICIES[self.cache]() if isinstance(self.cache, str) else self.cache
         return Forwards(model, shift) if policy is None else policy.forwards(model, shift)
 
-    def generate(
-        self, model: Model, prompt: Tensor, attention_mask: Tensor | None, run: DecodeRun
-    ) -> tuple[Tensor, list[Tensor]]:
-        """prompt [batch, position] → the last canvas [batch, position], and each row's answer."""
+    def generate(self, run: DecodeRun) -> tuple[Tensor, Sequence[Tensor]]:
+        """The last canvas [batch, position], and each row's answer."""
         from sinkscope.decoding.loop import denoise
 
-        return denoise(model, prompt, self, attention_mask, run)
+        return denoise(run)
 
     def fit(self, length: int, words: Mapping[str, Any]) -> dict[str, Any]:
         """Length, block and steps: those that `words` do not give make room for the length."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from resource import RUSAGE_SELF, getrusage
 from typing import Any, cast
@@ -64,14 +64,9 @@ class PolicyForwards(Forwards):
 
     def plan(self, block: Span, columns: int) -> None:
         """Ask the policy, once per forward."""
-        step, canvas = self.step, self.require_canvas()
-        step.before, step.block = (step.block if step.forward else None), block
-        step.index = 0 if step.moved else step.index
-        if step.forward == 0:  # asked once: on a GPU the host would wait
-            step.real = None if bool(canvas.real.all()) else canvas.real
+        step, canvas = self.step, self.begin(block)
         due = self.policy.due(canvas, step)
         forgotten = step.moved and not self.policy.lives_on  # what this block needs may have been freed
-        self.planned, self.columns = True, None
         self.looking = step.forward == 0 or forgotten or due is True
         if self.looking:
             self.span = (0, columns)
@@ -87,6 +82,27 @@ class PolicyForwards(Forwards):
             self.span = step.span((step.before or block)[0], block[1])
         else:
             self.span = self.policy.window(canvas, step)
+
+    def begin(self, block: Span) -> Canvas:
+        """A forward of this block is planned."""
+        step, canvas = self.step, self.require_canvas()
+        step.before, step.block = (step.block if step.forward else None), block
+        step.index = 0 if step.moved else step.index
+        if step.forward == 0:  # asked once: on a GPU the host would wait
+            step.real = None if bool(canvas.real.all()) else canvas.real
+        self.planned, self.columns = True, None
+        return canvas
+
+    def end(self, share: float, computed: Callable[[], Tensor]) -> None:
+        """A forward is over that computed this share of the canvas; computed: bool [layer, batch, column]."""
+        self.computed_share.append(share)
+        if self.keeps_maps:
+            self.computed_maps.append(computed().cpu())
+        step = self.step
+        step.since, step.index, step.forward = step.since + 1, step.index + 1, step.forward + 1
+        self.planned = False
+        self.kept_bytes = max(self.kept_bytes, self.held())
+        self.peak_bytes = max(self.peak_bytes, self.kept_bytes)
 
     def require_canvas(self) -> Canvas:
         if self.canvas is None:
@@ -131,13 +147,7 @@ class PolicyForwards(Forwards):
         width = canvas.shape[1]
         self.window(block, width)
         positions = self._positions(canvas, real)
-        computed = width if self.columns is None else self.columns.shape[1]
-        if self.columns is None and not self.looking:
-            computed = self.span[1] - self.span[0]
-        self.computed_share.append(computed / width)
-        step = self.step
-        if self.keeps_maps:
-            self.computed_maps.append(self.computed().cpu().expand(len(self.layers), -1, -1))
+        computed = self.span[1] - self.span[0] if self.columns is None else self.columns.shape[1]
         with self.watched():
             if self.looking:
                 hidden = self.look(canvas, real, positions)
@@ -145,12 +155,7 @@ class PolicyForwards(Forwards):
                 hidden = self.run_columns(canvas, positions, real)
             else:
                 hidden = self.run_span(canvas, positions)
-        step.since += 1
-        step.index += 1
-        step.forward += 1
-        self.planned = False
-        self.kept_bytes = max(self.kept_bytes, self.held())
-        self.peak_bytes = max(self.peak_bytes, self.kept_bytes)
+        self.end(computed / width, lambda: self.computed().expand(len(self.layers), -1, -1))
         return hidden
 
     @contextmanager
@@ -294,13 +299,8 @@ class PolicyForwards(Forwards):
 
     def scores(self, number: int, window: Span) -> Tensor:
         """[batch, kv head, column] of one layer: the policy's, with the nearest and the sinks where they are forced."""
-        layer, policy, canvas, received = (
-            self.layers[number],
-            self.policy,
-            self.require_canvas(),
-            self.received.get(number),
-        )
-        self.step.layer = number
+        layer, policy, canvas = self.layers[number], self.policy, self.require_canvas()
+        received, self.step.layer = self.received.get(number), number
         keys, values = layer.whole or (layer.keys, layer.values)
         shape = keys.shape[:3]
         scores = policy.score(keys, values, received, canvas, self.step).double()

@@ -10,7 +10,7 @@ from pydantic import BeforeValidator
 from torch import Tensor
 
 from sinkscope.decoding.canvas import Picks
-from sinkscope.decoding.commit import CommitRule, most_confident, register
+from sinkscope.decoding.commit import CommitRule, register
 from sinkscope.decoding.samplers.llada import LLaDA
 from sinkscope.decoding.settings import Cache, Choice, Decode, Layout, sampler
 from sinkscope.validation import Count, NonNegative, Share
@@ -98,17 +98,16 @@ class AboveThreshold(CommitRule):
 class Best(CommitRule):
     """The most confident of each row."""
 
-    def pick(self, candidates: Tensor, confidence: Tensor) -> Picks:
-        return Picks(most_confident(confidence, [1] * len(confidence), self.run.padding))
+    def counts(self, confidence: Tensor) -> list[int]:
+        return [1] * len(confidence)
 
 
 @register("factor", needs=["factor"])
 class Factor(CommitRule):
     """As many as hold a bound that falls with their number."""
 
-    def pick(self, candidates: Tensor, confidence: Tensor) -> Picks:
-        counts = factor_counts(confidence, self.settings.factor)
-        return Picks(most_confident(confidence, counts, self.run.padding))
+    def counts(self, confidence: Tensor) -> list[int]:
+        return factor_counts(confidence, self.settings.factor)
 
 
 def above_threshold(confidence: Tensor, threshold: float) -> Tensor:
