@@ -14,7 +14,7 @@ from made_models import make_fast_dllm, make_llada_moe, make_open_dcoder, save
 from registries import restored
 from sinkscope.decoding import Step
 from sinkscope.decoding.canvas import Picks
-from sinkscope.decoding.commit import CommitRule, register
+from sinkscope.decoding.choose import CommitRule, register
 
 MAKERS: dict[str, Callable[..., Path]] = {
     "llada": make_llada_moe, "fast_dllm2": make_fast_dllm, "dream": make_open_dcoder,

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from sinkscope.attention.forward import Forward, forward_context
 from sinkscope.decoding.canvas import Canvas, DecodeRun, Step, build_canvas
-from sinkscope.decoding.noise import noise_of
+from sinkscope.decoding.choose import noise_of
 from sinkscope.decoding.settings import Decode, Layout
 from sinkscope.errors import DecodeError
 from sinkscope.validation import FromZero, settings

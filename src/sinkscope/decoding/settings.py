@@ -11,7 +11,7 @@ from pydantic import AfterValidator, BeforeValidator, Field
 
 from sinkscope.aliases import rename_settings
 from sinkscope.decoding.caches import CACHE_POLICIES, CachePolicy, read_policy
-from sinkscope.decoding.commit import COMMIT_RULES
+from sinkscope.decoding.choose import COMMIT_RULES
 from sinkscope.errors import DecodeError
 from sinkscope.registry import Registry
 from sinkscope.validation import Count, NonNegative, Seed, Share, settings, validate
@@ -19,23 +19,9 @@ from sinkscope.validation import Count, NonNegative, Seed, Share, settings, vali
 if TYPE_CHECKING:
     from torch import Tensor
 
+    from sinkscope.decoding import samplers
     from sinkscope.decoding.canvas import DecodeRun
-    from sinkscope.decoding.forwards import BlockForwards, Forwards
-    from sinkscope.decoding.samplers.bd3lm import BD3LMDiT
-    from sinkscope.decoding.samplers.block_diffusion import SDAR, FastDLLM2, LLaDA2, LLaDA21
-    from sinkscope.decoding.samplers.causal import Autoregressive
-    from sinkscope.decoding.samplers.certainty import Certainty, PCSampler
-    from sinkscope.decoding.samplers.diffusion_gemma import DiffusionGemma
-    from sinkscope.decoding.samplers.dllm import BD3LM, MDLM
-    from sinkscope.decoding.samplers.dream import Dream
-    from sinkscope.decoding.samplers.gidd import GIDD, GIDDCorrection, GIDDv2
-    from sinkscope.decoding.samplers.klass import KLASS
-    from sinkscope.decoding.samplers.llada import LLaDA, MMaDA
-    from sinkscope.decoding.samplers.mdlm import SEDD, MDLMDiT
-    from sinkscope.decoding.samplers.nemotron import Nemotron
-    from sinkscope.decoding.samplers.parallel import Parallel, WeDLM
-    from sinkscope.decoding.samplers.rnd1 import RND1
-    from sinkscope.decoding.samplers.wino import WINO
+    from sinkscope.decoding.forwards import Forwards
     from sinkscope.models.model import Model
 
 
@@ -131,31 +117,31 @@ class Decode(Unset):
     eot_id: TokenId | None = None
 
     if TYPE_CHECKING:
-        llada: ClassVar[type[LLaDA]]
-        mmada: ClassVar[type[MMaDA]]
-        dream: ClassVar[type[Dream]]
-        parallel: ClassVar[type[Parallel]]
-        autoregressive: ClassVar[type[Autoregressive]]
-        llada2: ClassVar[type[LLaDA2]]
-        llada21: ClassVar[type[LLaDA21]]
-        sdar: ClassVar[type[SDAR]]
-        mdlm: ClassVar[type[MDLM]]
-        bd3lm: ClassVar[type[BD3LM]]
-        fast_dllm2: ClassVar[type[FastDLLM2]]
-        nemotron: ClassVar[type[Nemotron]]
-        wedlm: ClassVar[type[WeDLM]]
-        rnd1: ClassVar[type[RND1]]
-        klass: ClassVar[type[KLASS]]
-        wino: ClassVar[type[WINO]]
-        pc_sampler: ClassVar[type[PCSampler]]
-        certainty: ClassVar[type[Certainty]]
-        diffusion_gemma: ClassVar[type[DiffusionGemma]]
-        mdlm_dit: ClassVar[type[MDLMDiT]]
-        bd3lm_dit: ClassVar[type[BD3LMDiT]]
-        gidd: ClassVar[type[GIDD]]
-        gidd_correction: ClassVar[type[GIDDCorrection]]
-        gidd_v2: ClassVar[type[GIDDv2]]
-        sedd: ClassVar[type[SEDD]]
+        llada: ClassVar[type[samplers.llada.LLaDA]]
+        mmada: ClassVar[type[samplers.llada.MMaDA]]
+        dream: ClassVar[type[samplers.dream.Dream]]
+        parallel: ClassVar[type[samplers.parallel.Parallel]]
+        autoregressive: ClassVar[type[samplers.causal.Autoregressive]]
+        llada2: ClassVar[type[samplers.block_diffusion.LLaDA2]]
+        llada21: ClassVar[type[samplers.block_diffusion.LLaDA21]]
+        sdar: ClassVar[type[samplers.block_diffusion.SDAR]]
+        mdlm: ClassVar[type[samplers.dllm.MDLM]]
+        bd3lm: ClassVar[type[samplers.dllm.BD3LM]]
+        fast_dllm2: ClassVar[type[samplers.block_diffusion.FastDLLM2]]
+        nemotron: ClassVar[type[samplers.nemotron.Nemotron]]
+        wedlm: ClassVar[type[samplers.parallel.WeDLM]]
+        rnd1: ClassVar[type[samplers.rnd1.RND1]]
+        klass: ClassVar[type[samplers.klass.KLASS]]
+        wino: ClassVar[type[samplers.wino.WINO]]
+        pc_sampler: ClassVar[type[samplers.certainty.PCSampler]]
+        certainty: ClassVar[type[samplers.certainty.Certainty]]
+        diffusion_gemma: ClassVar[type[samplers.diffusion_gemma.DiffusionGemma]]
+        mdlm_dit: ClassVar[type[samplers.mdlm.MDLMDiT]]
+        bd3lm_dit: ClassVar[type[samplers.bd3lm.BD3LMDiT]]
+        gidd: ClassVar[type[samplers.gidd.GIDD]]
+        gidd_correction: ClassVar[type[samplers.gidd.GIDDCorrection]]
+        gidd_v2: ClassVar[type[samplers.gidd.GIDDv2]]
+        sedd: ClassVar[type[samplers.mdlm.SEDD]]
 
     def __post_init__(self) -> None:
         self.complete()
@@ -205,7 +191,7 @@ class Decode(Unset):
             return (self.blocks + 1) * (self.steps or self.block or self.length)
         return self.length if self.steps is None else self.steps
 
-    def forwards(self, model: Model) -> Forwards | BlockForwards:
+    def forwards(self, model: Model) -> Forwards:
         """How the canvas is run through the model: whole, in parts, or block by block."""
         from sinkscope.decoding.forwards import BlockForwards, Forwards
 
@@ -278,17 +264,11 @@ class Decode(Unset):
 
     def check_rule(self) -> None:
         rule = COMMIT_RULES[self.commit_rule]
-        for name in ("threshold", "factor"):
-            if getattr(self, name) is not None and name not in (*rule.needs, *rule.reads):
-                raise DecodeError(
-                    f"{name} has no effect with commit={self.commit_rule!r}, which does not read it; leave it out, or choose "
-                    "a rule that does."
-                )
-        for name in rule.needs:
-            if getattr(self, name, None) is None:
-                raise DecodeError(
-                    f"Expected {name}=… with commit={self.commit_rule!r}, which reads it, got none; give one."
-                )
+        for name in dict.fromkeys(("threshold", "factor", *rule.needs)):
+            given = getattr(self, name, None) is not None
+            if given != (name in rule.needs) and not (given and name in rule.reads):
+                wrong = "has no effect; leave it out" if given else "is needed; give one"
+                raise DecodeError(f"With commit={self.commit_rule!r}, {name} {wrong}, or choose another rule.")
 
     # ---- as plain data
 

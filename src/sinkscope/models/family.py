@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
@@ -35,7 +36,8 @@ class Family:
     priority: ClassVar[int] = (
         50  # families are asked in this order whether a config.json is theirs; the catch-all is last
     )
-    model_type: ClassVar[str] = ""  # of its config.json, in lower case
+    model_type: ClassVar[str] = ""  # of its config.json, in lower case: a regular expression for all of it …
+    marks: ClassVar[tuple[str, ...]] = ()  # … and fields of it that are not empty
     native: ClassVar[str] = ""  # transformers' configuration with the same mathematics …
     requires: ClassVar[dict[str, Any]] = {}  # … which holds under these values of config.json
     native_class: ClassVar[str | None] = None  # transformers class, where the native config does not lead to it
@@ -58,7 +60,8 @@ class Family:
 
     def matches(self, config: Config, folder: Path) -> bool:
         """Whether this family wrote that config.json (never decided by the folder's name)."""
-        return str(config.get("model_type", "")).lower() == self.model_type
+        named = self.model_type and re.fullmatch(self.model_type, str(config.get("model_type", "")).lower())
+        return bool(named) and all(config.get(field) for field in self.marks)
 
     def native_config(self, config: Config) -> PretrainedConfig:
         """The native transformers configuration with every size taken from the checkpoint's config.json."""

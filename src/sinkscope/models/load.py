@@ -284,8 +284,11 @@ def assemble(
 
 
 def with_checkpoint_defaults(model: Model, settings: Any, where: str) -> Model:
+    model.family.defaults(model)  # which may refuse a checkpoint by its name
+    if not settings:
+        return model
     try:
-        model.checkpoint_defaults = dict(settings or {})
+        model.checkpoint_defaults = dict(settings)
         _ = model.defaults
     except (TypeError, ValueError, SinkscopeError) as error:
         raise CheckpointError(f"{where} has sinkscope_decode settings that cannot be used: {error}") from None

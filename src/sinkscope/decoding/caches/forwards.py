@@ -56,10 +56,10 @@ class PolicyForwards(Forwards):
 
     # ---- what the next forward computes
 
-    def window(self, block: Span, columns: int) -> Span:
+    def window(self, span: Span, columns: int) -> Span:
         """The columns of the next forward; all of them where it computes single ones."""
         if not self.planned:
-            self.plan(block, columns)
+            self.plan(span, columns)
         return (0, columns) if self.columns is not None else self.span
 
     def plan(self, block: Span, columns: int) -> None:
@@ -126,11 +126,9 @@ class PolicyForwards(Forwards):
         return torch.cat([computed[:, :1], computed[:, :-1]], 1)
 
     def wanted(self, positions: Tensor) -> Tensor:
-        """Where candidates are made, bool [batch, column]: what the policy asks for too, if the last forward predicts it."""
         return self.policy.candidates(positions, self.require_canvas(), self.step) & self.predicted()
 
     def draws(self, rows: Tensor, columns: Tensor, width: int) -> tuple[int, Tensor]:
-        """How many positions of a row random numbers are drawn for, and where (rows, columns) [n] stand among them."""
         if not self.policy.draws_computed:
             return width, columns
         computed = self.computed()
@@ -139,22 +137,22 @@ class PolicyForwards(Forwards):
 
     # ---- a forward
 
-    def visible(self, canvas: Tensor, real: Tensor | None, block: Span, keep: bool = False) -> Tensor | None:
+    def visible(self, tokens: Tensor, real: Tensor | None, span: Span, keep: bool = False) -> Tensor | None:
         return None
 
-    def __call__(self, canvas: Tensor, real: Tensor | None, block: Span, keep: bool = False) -> Tensor:
-        """canvas [batch, position] → hidden [batch, window, width], of the whole canvas where single columns are computed."""
-        width = canvas.shape[1]
-        self.window(block, width)
-        positions = self._positions(canvas, real)
+    def __call__(self, tokens: Tensor, real: Tensor | None, span: Span, keep: bool = False) -> Tensor:
+        """tokens [batch, position] → hidden [batch, window, width], of the whole canvas where single columns are computed."""
+        width = tokens.shape[1]
+        self.window(span, width)
+        positions = self._positions(tokens, real)
         computed = self.span[1] - self.span[0] if self.columns is None else self.columns.shape[1]
         with self.watched():
             if self.looking:
-                hidden = self.look(canvas, real, positions)
+                hidden = self.look(tokens, real, positions)
             elif self.columns is not None:
-                hidden = self.run_columns(canvas, positions, real)
+                hidden = self.run_columns(tokens, positions, real)
             else:
-                hidden = self.run_span(canvas, positions)
+                hidden = self.run_span(tokens, positions)
         self.end(computed / width, lambda: self.computed().expand(len(self.layers), -1, -1))
         return hidden
 
@@ -282,7 +280,6 @@ class PolicyForwards(Forwards):
         self.kept_maps[-1].append(kept.cpu())
 
     def use(self) -> CacheUse:
-        """What this generation computed and held."""
         computed = torch.stack(self.computed_maps) if self.computed_maps else None
         looks = [torch.stack(layers) for layers in self.kept_maps if len(layers) == len(self.layers)]
         return CacheUse(
@@ -341,9 +338,11 @@ class PolicyForwards(Forwards):
         drifts = [layer.value_drift().to(self.model.device) for layer in self.layers]
         return float(torch.stack(drifts).mean())
 
-    def note(self, done: Step) -> None:
-        """A step was committed."""
-        self.policy.note(done, self.require_canvas(), self.step)
+    def note(self, step: Step) -> None:
+        self.policy.note(step, self.require_canvas(), self.step)
+
+    def attach(self, canvas: Canvas, keep: bool) -> None:
+        self.canvas, self.keeps_maps = canvas, keep
 
 
 def positions_of(due: Tensor, inside: Tensor | None = None) -> Tensor:

@@ -39,11 +39,11 @@ class LayerForwards(PolicyForwards):
         self.begin(block)
         self.span = (0, columns)
 
-    def __call__(self, canvas: Tensor, real: Tensor | None, block: Span, keep: bool = False) -> Tensor:
-        self.window(block, canvas.shape[1])
+    def __call__(self, tokens: Tensor, real: Tensor | None, span: Span, keep: bool = False) -> Tensor:
+        self.window(span, tokens.shape[1])
         base: Any = self.model.module.base_model
-        hidden = base.embed_tokens(canvas)
-        positions = self._positions(canvas, real).expand(len(canvas), -1)
+        hidden = base.embed_tokens(tokens)
+        positions = self._positions(tokens, real).expand(len(tokens), -1)
         rotary = base.rotary_emb(hidden, positions)
         mask = padding_row(base.config, None if real is None else real.to(torch.int64))
         maps: list[Tensor] = []

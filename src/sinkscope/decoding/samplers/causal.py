@@ -10,8 +10,7 @@ from torch import Tensor
 
 from sinkscope.attention.forward import COMMITTED, PROMPT, Forward, forward_context
 from sinkscope.decoding.canvas import DecodeRun, Step
-from sinkscope.decoding.choose import CHOICES
-from sinkscope.decoding.noise import noise_of
+from sinkscope.decoding.choose import CHOICES, noise_of
 from sinkscope.decoding.settings import Choice, Decode, Stop, sampler
 from sinkscope.errors import DecodeError
 from sinkscope.validation import Count, NonNegative, Share, Truth

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from sinkscope.decoding.caches.d2cache import certainty_density
 from sinkscope.decoding.canvas import Picks
-from sinkscope.decoding.commit import CommitRule, register
+from sinkscope.decoding.choose import CommitRule, register
 from sinkscope.decoding.samplers.llada import LLaDA, Quota
 from sinkscope.decoding.settings import Cache, Choice, Decode, sampler
 from sinkscope.errors import DecodeError

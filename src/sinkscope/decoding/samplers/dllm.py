@@ -11,7 +11,7 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from sinkscope.decoding.commit import CommitRule, register
+from sinkscope.decoding.choose import CommitRule, register
 from sinkscope.decoding.settings import Cache, Confidence, Decode, Layout, Stop, TokenId, TokenIds, sampler
 from sinkscope.errors import DecodeError
 from sinkscope.validation import Count, NonNegative, Truth

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from sinkscope.decoding.canvas import Picks
-from sinkscope.decoding.commit import CommitRule, most_confident, register
+from sinkscope.decoding.choose import CommitRule, most_confident, register
 from sinkscope.decoding.settings import Choice, Confidence, Decode, sampler
 from sinkscope.validation import Count, NonNegative, Share, Truth
 

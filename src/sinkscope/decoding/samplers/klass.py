@@ -10,8 +10,7 @@ import torch
 from torch import Tensor
 
 from sinkscope.decoding.canvas import Picks
-from sinkscope.decoding.choose import CHOICES, Chooser, confidence_of, truncated
-from sinkscope.decoding.commit import CommitRule, register
+from sinkscope.decoding.choose import CHOICES, Chooser, CommitRule, confidence_of, register, truncated
 from sinkscope.decoding.samplers.llada import Quota
 from sinkscope.decoding.settings import Choice, Decode, sampler
 from sinkscope.validation import Count, NonNegative, Positive, Share

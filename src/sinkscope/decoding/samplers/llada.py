@@ -7,7 +7,7 @@ from typing import ClassVar, Literal
 
 from torch import Tensor
 
-from sinkscope.decoding.commit import CommitRule, register
+from sinkscope.decoding.choose import CommitRule, register
 from sinkscope.decoding.settings import Cache, Confidence, Decode, TokenId, sampler
 from sinkscope.validation import Count, NonNegative, Truth
 

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from sinkscope.decoding.canvas import Block, DecodeRun, Picks
-from sinkscope.decoding.commit import CommitRule, register
+from sinkscope.decoding.choose import CommitRule, register
 from sinkscope.decoding.samplers.causal import continue_text
 from sinkscope.decoding.samplers.parallel import above_threshold
 from sinkscope.decoding.settings import Cache, Choice, Decode, Layout, Mode, Stop, TokenId, sampler
@@ -102,7 +102,7 @@ class Nemotron(Decode):
         if self.end_think_id is None and self.max_thinking_tokens is not None:
             raise DecodeError("max_thinking_tokens needs end_think_id, the token that is written then; give it.")
 
-    def forwards(self, model: Model) -> Forwards | BlockForwards:
+    def forwards(self, model: Model) -> Forwards:
         from sinkscope.decoding.forwards import TextForwards
 
         assert self.block is not None

@@ -10,13 +10,13 @@ from pydantic import BeforeValidator
 from torch import Tensor
 
 from sinkscope.decoding.canvas import Picks
-from sinkscope.decoding.commit import CommitRule, register
+from sinkscope.decoding.choose import CommitRule, register
 from sinkscope.decoding.samplers.llada import LLaDA
 from sinkscope.decoding.settings import Cache, Choice, Decode, Layout, sampler
 from sinkscope.validation import Count, NonNegative, Share
 
 if TYPE_CHECKING:
-    from sinkscope.decoding.forwards import BlockForwards, Forwards
+    from sinkscope.decoding.forwards import Forwards
     from sinkscope.models.model import Model
 
 
@@ -79,7 +79,7 @@ class WeDLM(Decode):
     def complete(self) -> None:
         self.put(threshold=self.threshold or None)
 
-    def forwards(self, model: Model) -> Forwards | BlockForwards:
+    def forwards(self, model: Model) -> Forwards:
         from sinkscope.decoding.forwards import ReorderedForwards
 
         assert self.block is not None

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from torch import Tensor
@@ -119,6 +118,8 @@ class GIDD(SmallDiffusion):
     """dvruette/gidd-small and gidd-base with p_unif 0.0, 0.1 and 0.2; their type names the vision transformer too."""
 
     name = "gidd"
+    model_type = ".*"
+    marks = ("t_eps", "timestep_cond_dim")
     priority = 40
     sampler = "gidd"
     samplers = ("gidd", "gidd_correction")
@@ -128,9 +129,6 @@ class GIDD(SmallDiffusion):
         "hidden_size": "hidden_size", "num_hidden_layers": "num_hidden_layers",
         "num_attention_heads": "num_attention_heads", "cond_dim": "timestep_cond_dim", "window": "max_seq_len",
     }  # fmt: skip
-
-    def matches(self, config: Config, folder: Path) -> bool:
-        return {"p_uniform", "t_eps", "timestep_cond_dim"} <= set(config)
 
     def time_input(self, config: Config) -> str:
         return "t"
@@ -145,6 +143,8 @@ class SEDD(SmallDiffusion):
     """louaaron/sedd-small and -medium, converted to safetensors: config.json is the training configuration."""
 
     name = "sedd"
+    model_type = ".*"
+    marks = ("model", "graph", "tokens")
     priority = 40
     sampler = "sedd"
     samplers = ("sedd",)
@@ -153,9 +153,6 @@ class SEDD(SmallDiffusion):
         "hidden_size": "hidden_size", "num_hidden_layers": "n_blocks", "num_attention_heads": "n_heads",
         "cond_dim": "cond_dim", "window": "length",
     }  # fmt: skip
-
-    def matches(self, config: Config, folder: Path) -> bool:
-        return isinstance(config.get("model"), dict) and "graph" in config and "tokens" in config
 
     def time_input(self, config: Config) -> str:
         return "sigma"
@@ -174,15 +171,13 @@ class GIDDv2(Family):
 
     name = "gidd_v2"
     model_type = "gidd"
+    marks = ("attn_soft_cap",)
     requires: ClassVar[dict[str, Any]] = {"use_qk_norm": True, "rope_scaling": None, "tie_word_embeddings": False}
     sampler = "gidd_v2"
     samplers = ("gidd_v2",)
     plain_tokenizer = True
     empty_prompt = True
     built_in_key = True
-
-    def matches(self, config: Config, folder: Path) -> bool:
-        return super().matches(config, folder) and "attn_soft_cap" in config
 
     def own_class(self) -> Any:
         from sinkscope.models.networks import GIDDv2ForDiffusion
