@@ -47,9 +47,12 @@ class Canvas:
     def width(self) -> int:
         return self.tokens.shape[1]
 
-    def masked_positions(self) -> Tensor:
-        """bool: positions without a token yet (a mask in the prompt is open too)."""
-        return (self.tokens == self.mask_id) & self.real
+    def masked_positions(self, span: tuple[int, int] | None = None) -> Tensor:
+        """bool: positions without a token yet (a mask in the prompt is open too); span: in these columns alone."""
+        masked = (self.tokens == self.mask_id) & self.real
+        if span is not None:
+            masked[:, : span[0]], masked[:, span[1] :] = False, False
+        return masked
 
     def apply(self, candidates: Tensor, picks: Picks) -> Tensor:
         """Do what was picked; returns what was an edit: known positions whose token is another one now."""

@@ -35,9 +35,7 @@ class D2Cache(CachePolicy):
 
     def due(self, canvas: Canvas, step: CacheStep) -> bool | Tensor:
         memory = step.memory
-        open_here = canvas.masked_positions()
-        open_here[:, : step.block[0]] = False
-        open_here[:, step.block[1] :] = False
+        open_here = canvas.masked_positions(step.block)
         memory["open"] = open_here
         if "chosen" not in memory:
             return True

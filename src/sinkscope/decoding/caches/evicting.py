@@ -181,9 +181,7 @@ class Focus(Received):
     def due(self, canvas: Canvas, step: CacheStep) -> bool | Tensor:
         if "confidence" not in step.memory or super().due(canvas, step) is True:
             return True
-        masks = canvas.masked_positions()
-        masks[:, : step.block[0]] = False
-        masks[:, step.block[1] :] = False
+        masks = canvas.masked_positions(step.block)
         counts = (masks.sum(1) * self.queries).ceil().long()
         sure = step.memory["confidence"].masked_fill(~masks, -torch.inf)
         rank = sure.argsort(dim=1, descending=True, stable=True).argsort(dim=1)

@@ -162,4 +162,4 @@ def read_policy(value: Any) -> Any:
         return CACHE_POLICIES[words.pop("name", "sparse_cache")](**words)
     if isinstance(value, str) and value not in ("none", "prefix", "dual", "exact"):
         return CACHE_POLICIES[value]()
-    return value
+    return None if value == "none" else value

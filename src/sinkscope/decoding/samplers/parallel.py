@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import KW_ONLY
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
+from typing import TYPE_CHECKING, ClassVar, Literal
 
 import torch
-from pydantic import BeforeValidator
 from torch import Tensor
 
 from sinkscope.decoding.canvas import Picks
@@ -18,10 +17,6 @@ from sinkscope.validation import Count, NonNegative, Share
 if TYPE_CHECKING:
     from sinkscope.decoding.forwards import Forwards
     from sinkscope.models.model import Model
-
-
-def none_as_null(value: Any) -> Any:
-    return None if value == "none" else value
 
 
 @sampler("parallel")
@@ -38,7 +33,7 @@ class Parallel(LLaDA):
     factor: NonNegative | None = None
     steps: Count | None = None
     temperature: NonNegative = 0.0
-    cache: Annotated[Cache, BeforeValidator(none_as_null)] = None
+    cache: Cache = None
 
     @property
     def commit_rule(self) -> str:
