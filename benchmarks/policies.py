@@ -104,8 +104,7 @@ def time_decoder(model: Model, prompt: torch.Tensor, settings: Decode, count: in
     with contextlib.suppress(EnoughError):
         decode(model, prompt, settings, history=False, on_step=note)
     steps = [later - earlier for earlier, later in itertools.pairwise([started, *moments])]
-    forwards = states[0].forwards
-    return steps, forwards.use() if hasattr(forwards, "use") else None
+    return steps, states[0].forwards.use()
 
 
 @torch.inference_mode()

@@ -7,7 +7,7 @@ from contextlib import contextmanager
 
 import sinkscope.conditions  # noqa: F401 - its conditions are there before anything is put back
 from sinkscope.decoding.caches import CACHE_POLICIES
-from sinkscope.decoding.commit import COMMIT_RULES
+from sinkscope.decoding.choose import COMMIT_RULES
 from sinkscope.decoding.settings import SAMPLERS
 from sinkscope.interventions import INTERVENTIONS
 from sinkscope.models.family import FAMILIES

@@ -23,7 +23,7 @@ from sinkscope.interventions.apply import Effect
 from sinkscope.models import Model, load, pad
 from sinkscope.models.checkpoint import as_checkpoint_error
 from sinkscope.models.hub import check_name, find_folder
-from sinkscope.models.load import check_options, looks_ahead
+from sinkscope.models.load import LoadOptions, looks_ahead
 from sinkscope.tracing.states import drift
 
 SENTENCE = "Tom has 12 apples and gives 5 away."
@@ -79,7 +79,7 @@ def checkup(
     if isinstance(name, Model):
         model = name
     else:
-        check_options(dtype, device, mask_id)
+        LoadOptions(dtype=dtype, device=device, mask_id=mask_id)
         with as_checkpoint_error(check_name(name)):
             find_folder(name, revision)
         try:

@@ -21,8 +21,8 @@ from sinkscope.conditions import Condition, DecodeChange
 from sinkscope.decoding.caches import CachePolicy, CacheStep
 from sinkscope.decoding.caches.evicting import Evicting, by_kv_head
 from sinkscope.decoding.canvas import Block, Canvas, Picks
-from sinkscope.decoding.commit import CommitRule, most_confident
-from sinkscope.decoding.commit import register as register_commit_rule
+from sinkscope.decoding.choose import CommitRule, most_confident
+from sinkscope.decoding.choose import register as register_commit_rule
 from sinkscope.decoding.settings import Decode
 from sinkscope.errors import DecodeError, InterventionError, RuleError, StudyError, TaskError
 from sinkscope.interventions import Intervention, Selector

@@ -7,8 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sinkscope.decoding import Decode
-from sinkscope.decoding.choose import confidence_of, truncated
-from sinkscope.decoding.commit import most_confident
+from sinkscope.decoding.choose import confidence_of, most_confident, truncated
 from sinkscope.decoding.samplers.dream import dream_count
 from sinkscope.decoding.samplers.llada import quota
 from sinkscope.decoding.samplers.parallel import above_threshold, factor_counts

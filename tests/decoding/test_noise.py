@@ -6,8 +6,8 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sinkscope.decoding import noise as noises
-from sinkscope.decoding.noise import ReferenceNoise, RowNoise
+from sinkscope.decoding import choose as noises
+from sinkscope.decoding.choose import ReferenceNoise, RowNoise
 
 
 @given(

@@ -218,13 +218,13 @@ def rewrite(folder, tensors):
 @pytest.mark.parametrize(
     ("values", "says"),
     [
-        ({"peft_type": "IA3"}, "Expected a LoRA adapter"),
+        ({"peft_type": "IA3"}, "peft_type .*IA3"),
         ({"use_dora": True}, "lacks .*lora_magnitude_vector"),
         ({"lora_bias": True}, "lacks .*bias"),
         ({"r": 8}, "size mismatch"),
         ({"r": "many"}, "cannot be used"),
         ({"rank_pattern": {"q_proj": 9}}, "size mismatch"),
-        ({"base_model_name_or_path": None}, "names no base_model_name_or_path"),
+        ({"base_model_name_or_path": None}, "base_model_name_or_path"),
         ({"base_model_name_or_path": "nowhere"}, "which cannot be loaded here"),
         ({"target_modules": [*NATIVE, "gate"]}, "target gate .* for no layer"),
     ],
@@ -253,7 +253,7 @@ def test_damaged_weights_are_told_in_one_sentence(adapter):
         with pytest.raises(CheckpointError, match="adapter"):
             sk.load(adapter)
     path.rename(adapter / "adapter_model.bin")
-    with pytest.raises(CheckpointError, match="pickle and refused"):
+    with pytest.raises(CheckpointError, match="adapter_model"):
         sk.load(adapter)
 
 

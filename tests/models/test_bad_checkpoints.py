@@ -201,7 +201,7 @@ CASES: list[tuple[Callable[[Path], None], type[SinkscopeError], str]] = [
     (shard_missing, CheckpointError, "model-00001-of-00002"),
     (broken_index, CheckpointError, "weight_map"),
     (a_million_layers, CheckpointError, "n_layers"),
-    (more_layers_than_tensors, CheckpointError, "4000 layers"),
+    (more_layers_than_tensors, CheckpointError, "n_layers"),
     (wider_than_the_weights, CheckpointError, "different checkpoints"),
     (heads_that_do_not_divide, CheckpointError, "llada"),
     (a_size_in_words, CheckpointError, "llada"),
@@ -251,7 +251,7 @@ def test_a_word_that_is_nothing() -> None:
 
 def test_a_file_instead_of_a_folder(tmp_path: Path) -> None:
     make_llada(tmp_path)
-    with pytest.raises(CheckpointError, match="name the folder"):
+    with pytest.raises(CheckpointError, match="a folder"):
         load(tmp_path / "config.json")
 
 
@@ -291,7 +291,7 @@ def test_float32_that_memory_does_not_hold_is_told_before_anything_is_read(
 
 @pytest.mark.parametrize("device", ["x", "cuda:99", "cpu:one", "meta", ""])
 def test_a_device_that_is_not_there(device: str) -> None:
-    with pytest.raises(CheckpointError, match="Expected a device that torch can use here") as caught:
+    with pytest.raises(CheckpointError, match="device must be") as caught:
         load(HERE / "llada", device=device)
     assert repr(device) in str(caught.value) and "\n" not in str(caught.value)
 
@@ -314,7 +314,7 @@ def test_a_name_that_is_none(name: Any) -> None:
     "options", [{"dtype": 7}, {"dtype": torch.int8}, {"dtype": []}, {"mask_id": "x"}, {"mask_id": -1}]
 )
 def test_options_of_another_kind(options: dict[str, Any]) -> None:
-    with pytest.raises(CheckpointError, match="Expected"):
+    with pytest.raises(CheckpointError, match=next(iter(options))):
         load(HERE / "llada", **options)
 
 

@@ -190,7 +190,7 @@ def test_zoo_rows_say_what_is_here() -> None:
     for name, row in rows.items():
         if not row["here"]:
             with pytest.raises(sk.SinkscopeError, match=name):
-                hub.find_in_zoo(name)
+                sk.load(name)
 
 
 @pytest.fixture(scope="session")

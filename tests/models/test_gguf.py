@@ -38,7 +38,7 @@ def both(path: Path, dtype: torch.dtype | str = torch.float32, device: str | Non
             path.parent, gguf_file=path.name, dtype=dtype, quantization_config=GgufConfig(dequantize=True), **place
         )
         tokenizer = AutoTokenizer.from_pretrained(path.parent, gguf_file=path.name)
-    return gguf_file.load_gguf(str(path), path, dtype, device), (module.eval(), tokenizer)
+    return gguf_file.load_gguf(path, dtype, device), (module.eval(), tokenizer)
 
 
 def assert_same(ours: Any, theirs: Any) -> None:

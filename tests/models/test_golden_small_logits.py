@@ -16,7 +16,7 @@ import sinkscope as sk
 from golden_sets import SMALL, SmallGolden, small, small_cases
 from sinkscope.attention.forward import Forward, forward_context
 from sinkscope.decoding.noisy import known_tokens
-from sinkscope.decoding.samplers.sedd import log_ratios
+from sinkscope.decoding.samplers.mdlm import log_ratios
 
 LOGITS, SUMS = 1e-4, 5e-5
 

@@ -118,7 +118,7 @@ def test_what_cannot_be_wrapped_is_told(tmp_path: Path) -> None:
     wrong: list[tuple[Any, dict[str, Any], str]] = [
         (module, {"mask_id": 3}, "family="), (module, {"family": "gpt"}, "known are"), (module, {"family": "llada"}, "mask token"),
         (module, {"family": "llama", "mask_id": 3}, "autoregressive"), (torch.nn.Linear(2, 2), {}, "Linear"),
-        (module.model, {}, "LlamaModel"), ("tiny-llada", {}, "str"), (sk.load("tiny-llada"), {}, "already"),
+        (module.model, {}, "LlamaModel"), ("tiny-llada", {}, "str"), (sk.load("tiny-llada"), {}, "Model"),
     ]  # fmt: skip
     for model, words, said in wrong:
         with pytest.raises(sk.SinkscopeError, match=said) as caught:

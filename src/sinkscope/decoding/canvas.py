@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
+from sinkscope.attention.forward import COMMITTED, MASKED, PROMPT
 from sinkscope.errors import DecodeError, PromptError
 
 if TYPE_CHECKING:
@@ -46,9 +47,12 @@ class Canvas:
     def width(self) -> int:
         return self.tokens.shape[1]
 
-    def masked_positions(self) -> Tensor:
-        """bool: positions without a token yet (a mask in the prompt is open too)."""
-        return (self.tokens == self.mask_id) & self.real
+    def masked_positions(self, span: tuple[int, int] | None = None) -> Tensor:
+        """bool: positions without a token yet (a mask in the prompt is open too); span: in these columns alone."""
+        masked = (self.tokens == self.mask_id) & self.real
+        if span is not None:
+            masked[:, : span[0]], masked[:, span[1] :] = False, False
+        return masked
 
     def apply(self, candidates: Tensor, picks: Picks) -> Tensor:
         """Do what was picked; returns what was an edit: known positions whose token is another one now."""
@@ -63,6 +67,11 @@ class Canvas:
         """A padding token that was generated counts as padding from now on, where padding is known by its id."""
         if self.pad is not None:
             self.real = self.real & (self.tokens != self.pad)
+
+    def labels(self) -> Tensor:
+        """[batch, position]: which group of queries each position belongs to; −1 where padded."""
+        labels = torch.full_like(self.tokens, COMMITTED).masked_fill(self.given, PROMPT)
+        return labels.masked_fill(self.masked_positions(), MASKED).masked_fill(~self.real, -1)
 
     def padding(self) -> Tensor:
         """[batch] on the CPU: padded columns at the left of each row."""
@@ -305,8 +314,12 @@ class Decoded:
 
 @dataclass
 class DecodeRun:
-    """Collects the canvases of a run (on the CPU) if they are wanted, and hands on its steps."""
+    """One call of `decode`: collects its canvases (on the CPU) if they are wanted, and hands on its steps."""
 
+    model: Model
+    prompt: Tensor  # [batch, position]
+    attention_mask: Tensor | None
+    settings: Any  # a Decode
     keep: bool
     on_step: OnStep | None = None
     forwards: int = 0

@@ -1,14 +1,179 @@
-"""How logits become tokens and how sure each is: the authors' ways to choose, by the names that `Decode.choice` gives."""
+"""How logits become commits: random numbers, the token that is chosen and how sure it is, and which positions take theirs.
+
+Random numbers are the authors' stream to the last bit, or one that no other row can disturb. Both are drawn on the CPU, whatever
+the device of the model. The authors' code draws on the GPU it runs on, so `reference` gives their tokens on a CPU only.
+"""
 
 from __future__ import annotations
 
-from typing import Any
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
 import torch
 from torch import Tensor
 
-from sinkscope.decoding.noise import Noise
-from sinkscope.decoding.settings import Decode
+from sinkscope.decoding.canvas import Block, Picks
+from sinkscope.errors import DecodeError
+from sinkscope.registry import Registry
+
+if TYPE_CHECKING:
+    from sinkscope.decoding.loop import Denoiser
+    from sinkscope.decoding.settings import Decode
+
+CHUNK = 1 << 21  # numbers drawn at a time while a stream is walked
+
+
+# ---- random numbers
+
+
+class Noise(ABC):
+    """`where`: flat indices into [batch × position], in increasing order; `frame` says how many positions a row has."""
+
+    generators: list[torch.Generator]  # one for the batch, or one per row
+
+    def __init__(self, positions: int) -> None:
+        self.positions = positions
+
+    def frame(self, positions: int) -> None:
+        self.positions = positions
+
+    def begin_step(self) -> None:  # noqa: B027 - most count no steps
+        pass
+
+    def end_step(self, vocabulary: int) -> None:  # noqa: B027
+        pass
+
+    def draw(self, probabilities: Tensor, where: Tensor) -> Tensor:
+        """[n, vocabulary] → [n]: the largest of p / Exponential(1) is a draw from p, the same in any chunk."""
+        waiting = exponential(self.token_uniform(where.to(probabilities.device), probabilities.shape[-1]))
+        return (probabilities.to(waiting.device, torch.float64) / waiting).argmax(-1)
+
+    @abstractmethod
+    def token_uniform(self, where: Tensor, vocabulary: int) -> Tensor: ...  # [n, vocabulary] float64
+    def canvas_uniform(self, where: Tensor) -> Tensor:
+        """[n] float32, of a draw over the whole canvas; a row that is done draws nothing while it waits for the others."""
+        return self.uniform(where)
+
+    @abstractmethod
+    def uniform(self, where: Tensor) -> Tensor: ...  # [n] float32
+    @abstractmethod
+    def whole(self, shape: Sequence[int], dtype: torch.dtype) -> Tensor: ...  # [batch, position, …]
+    @abstractmethod
+    def subset(self, weights: Tensor, count: int) -> Tensor: ...  # [batch, position] → [batch, count]
+    @abstractmethod
+    def binomial(self, row: int, count: Tensor, share: Tensor) -> Tensor: ...  # float64 numbers → one
+
+
+class ReferenceNoise(Noise):
+    """One CPU generator for the whole batch, used in the order of the authors' code.
+
+    LLaDA's code draws a number for every entry of [batch, position, vocabulary]. The stream is walked in
+    chunks here and only the rows that are needed are kept, so memory stays that of the needed rows.
+    """
+
+    def __init__(self, seed: int, batch: int, positions: int) -> None:
+        super().__init__(positions)
+        self.generators = [torch.Generator().manual_seed(seed)]
+        self.generator = self.generators[0]
+        self.batch, self.cursor = batch, 0
+
+    def begin_step(self) -> None:
+        self.cursor = 0
+
+    def token_uniform(self, where: Tensor, vocabulary: int) -> Tensor:
+        kept = torch.empty(len(where), vocabulary, dtype=torch.float64)
+        for slot, flat in enumerate(where.tolist()):
+            self._skip(flat - self.cursor, vocabulary)
+            torch.rand(vocabulary, dtype=torch.float64, generator=self.generator, out=kept[slot])
+            self.cursor = flat + 1
+        return kept
+
+    def end_step(self, vocabulary: int) -> None:
+        self._skip(self.batch * self.positions - self.cursor, vocabulary)
+        self.cursor = self.batch * self.positions
+
+    def _skip(self, rows: int, vocabulary: int) -> None:
+        left = rows * vocabulary
+        while left > 0:
+            torch.rand(min(left, CHUNK), dtype=torch.float64, generator=self.generator)
+            left -= CHUNK
+
+    def canvas_uniform(self, where: Tensor) -> Tensor:
+        return torch.rand(self.batch * self.positions, generator=self.generator)[where.cpu()]
+
+    def uniform(self, where: Tensor) -> Tensor:
+        return torch.rand(len(where), generator=self.generator)
+
+    def whole(self, shape: Sequence[int], dtype: torch.dtype = torch.float32) -> Tensor:
+        return torch.rand(*shape, dtype=dtype, generator=self.generator)
+
+    def draw(self, probabilities: Tensor, where: Tensor) -> Tensor:
+        # Normalised first, and with replacement, as torch.distributions.Categorical does.
+        shares = probabilities.cpu() / probabilities.cpu().sum(-1, keepdim=True)
+        return torch.multinomial(shares, 1, replacement=True, generator=self.generator).squeeze(-1)
+
+    def subset(self, weights: Tensor, count: int) -> Tensor:
+        return torch.multinomial(weights.cpu(), count, generator=self.generator)
+
+    def binomial(self, row: int, count: Tensor, share: Tensor) -> Tensor:
+        return torch.binomial(count, share, generator=self.generator)
+
+
+class RowNoise(Noise):
+    """A generator per row, all with the same seed: a row's numbers do not depend on its neighbours or its padding."""
+
+    def __init__(self, seed: int, padding: Tensor, positions: int) -> None:
+        super().__init__(positions)
+        self.padding = padding.tolist()  # [batch]: padded columns at the left of each row
+        self.generators = [torch.Generator().manual_seed(seed) for _ in self.padding]
+
+    def _by_row(self, where: Tensor, *shape: int, dtype: torch.dtype) -> Tensor:
+        counts = torch.bincount(where // self.positions, minlength=len(self.generators)).tolist()
+        parts = [
+            torch.rand(count, *shape, dtype=dtype, generator=generator)
+            for count, generator in zip(counts, self.generators, strict=True)
+        ]
+        return torch.cat(parts)
+
+    def token_uniform(self, where: Tensor, vocabulary: int) -> Tensor:
+        return self._by_row(where.cpu(), vocabulary, dtype=torch.float64)
+
+    def uniform(self, where: Tensor) -> Tensor:
+        return self._by_row(where.cpu(), dtype=torch.float32)
+
+    def whole(self, shape: Sequence[int], dtype: torch.dtype = torch.float32) -> Tensor:
+        """A row draws for its real positions, the last ones."""
+        numbers = torch.full(tuple(shape), 0.5, dtype=dtype)
+        for row, (generator, padded) in enumerate(zip(self.generators, self.padding, strict=True)):
+            count = min(self.positions - padded, shape[1])
+            numbers[row, shape[1] - count :] = torch.rand(count, *shape[2:], dtype=dtype, generator=generator)
+        return numbers
+
+    def subset(self, weights: Tensor, count: int) -> Tensor:
+        rows = [
+            padded + torch.multinomial(row[padded:], count, generator=generator)
+            for row, padded, generator in zip(weights.cpu(), self.padding, self.generators, strict=True)
+        ]
+        return torch.stack(rows)
+
+    def binomial(self, row: int, count: Tensor, share: Tensor) -> Tensor:
+        return torch.binomial(count, share, generator=self.generators[row])
+
+
+def exponential(uniform: Tensor) -> Tensor:
+    """Uniform numbers as exponential ones, in place."""
+    return uniform.neg_().log1p_().neg_().clamp_(min=1e-300)
+
+
+def noise_of(settings: Decode, shape: Sequence[int], padding: Tensor) -> Noise:
+    """The noise that the settings name, for a canvas [batch, position]; padding: [batch], at the left."""
+    if settings.noise == "reference":
+        return ReferenceNoise(settings.seed, *shape)
+    return RowNoise(settings.seed, padding, shape[1])
+
+
+# ---- which token, and how sure it is
 
 
 class Chooser:
@@ -174,3 +339,79 @@ def truncated(logits: Tensor, top_p: float | None, top_k: int | None) -> Tensor:
 def confidence_dtype(settings: Decode, model: torch.dtype) -> torch.dtype:
     """The dtype of the softmax; in bfloat16 many confidences tie at 1."""
     return {"model": model, "float32": torch.float32, "float64": torch.float64}[settings.confidence_dtype]
+
+
+# ---- which positions take their token
+
+
+class CommitRule:
+    """The commits of one block; subclass, write `is_unfinished` and `pick`, and put `@register("name")` above it."""
+
+    block_only: ClassVar[bool] = False  # leaves masks before the block alone
+    needs: ClassVar[Sequence[str]] = ()  # settings that it cannot do without
+    reads: ClassVar[Sequence[str]] = ()  # settings that it reads where they are given
+
+    def __init__(self, run: Denoiser, block: Block) -> None:
+        self.run, self.block = run, block
+        self.settings: Any = run.settings  # of the samplers that have it
+        self.step = 0  # forwards of this block so far
+        self.begin()
+
+    def begin(self) -> None:
+        """What it must know of the block before the first step; nothing by default."""
+
+    def is_unfinished(self) -> bool:
+        """Whether the block needs another forward."""
+        return bool((self.open() & self.block.inside).any())
+
+    def candidate_positions(self) -> Tensor:
+        """bool [batch, position]: where candidates are needed; asked once per step, after the forward."""
+        return self.open()
+
+    def pick(self, candidates: Tensor, confidence: Tensor) -> Picks:
+        """What to do with the candidates [batch, position]; confidence is −∞ where there is none."""
+        return Picks(most_confident(confidence, self.counts(confidence), self.run.padding))
+
+    def counts(self, confidence: Tensor) -> list[int]:
+        """How many each row commits at this step, the most confident first: for rules that say no more than that."""
+        raise TypeError(f"{type(self).__name__} must say what to commit")
+
+    def best(self, score: Tensor, counts: list[int]) -> Tensor:
+        """The `counts[row]` best columns of each answer, bool [batch, position]; ties as of a topk over the answer alone."""
+        return most_confident(score, counts, torch.tensor(self.run.canvas.answers))
+
+    def open(self) -> Tensor:
+        """bool [batch, position]: open positions up to the end of the block, or in it, in rows that go on."""
+        here = self.block.inside if self.block_only else self.block.until
+        return self.run.canvas.masked_positions() & here & ~self.run.done.unsqueeze(1)
+
+
+COMMIT_RULES: Registry[type[CommitRule]] = Registry("commit rule", DecodeError)
+Rule = TypeVar("Rule", bound=type[CommitRule])
+
+
+def register(name: str, needs: Sequence[str] = ()) -> Callable[[Rule], Rule]:
+    """Make a commit rule known by the name that `Decode.commit` gives; needs: settings that it cannot do without."""
+
+    def add(rule: Rule) -> Rule:
+        rule.needs = (*rule.needs, *needs)
+        COMMIT_RULES.add(name, rule)
+        return rule
+
+    return add
+
+
+def most_confident(confidence: Tensor, counts: list[int], padding: Tensor) -> Tensor:
+    """The `counts[row]` most confident positions of each row → bool [batch, position]; −∞ where none may be committed.
+
+    Ranked by torch.topk over the row without its padding: ties fall as in the authors' code, and as in the row alone. On the
+    CPU, because CUDA's topk breaks them otherwise, and confidences in bfloat16 often tie.
+    """
+    device, confidence = confidence.device, confidence.cpu()
+    chosen = torch.zeros_like(confidence, dtype=torch.bool)
+    for row, (count, start) in enumerate(zip(counts, padding.tolist(), strict=True)):
+        open_positions = int((confidence[row] > -torch.inf).sum())
+        if count > 0 and open_positions > 0:
+            places = confidence[row, start:].topk(min(count, open_positions)).indices
+            chosen[row, start + places] = True
+    return chosen.to(device, non_blocking=True)

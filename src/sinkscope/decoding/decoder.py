@@ -28,8 +28,8 @@ def decode(
     That is at its left, or (for decoders of other layouts than LLaDA's) at its right.
     """
     model, prompt, mask = prepare(model, ids, settings, attention_mask)
-    run = DecodeRun(history, on_step)
-    return run.finish(*settings.generate(model, prompt, mask, run))
+    run = DecodeRun(model, prompt, mask, settings, history, on_step)
+    return run.finish(*settings.generate(run))
 
 
 def prepare(

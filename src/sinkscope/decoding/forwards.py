@@ -2,53 +2,86 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import torch
 from torch import Tensor
 from transformers import DynamicCache
 
+from sinkscope.attention.forward import SparseKeys
 from sinkscope.attention.patch import padding_row
+from sinkscope.decoding.canvas import CacheUse, Canvas, Step
 from sinkscope.models.family import block_mask, counted, reordered_mask, without_padding
 from sinkscope.models.model import Model
+
+
+def run_layers(
+    model: Model, ids: Tensor, visible: Tensor | None, positions: Tensor, cache: DynamicCache | None
+) -> Tensor:
+    """ids [batch, position] → hidden states [batch, position, width]; visible: a mask as the module takes it."""
+    base: Any = model.module.base_model
+    output = base(
+        ids, attention_mask=visible, position_ids=positions.expand(len(ids), -1), past_key_values=cache,
+        use_cache=cache is not None, **model.direction(),
+    )  # fmt: skip
+    hidden: Tensor = output.last_hidden_state
+    return hidden
 
 
 class Forwards:
     """Hidden states of the whole canvas at every step."""
 
+    shadow = 0  # masks that are run behind the canvas
+    columns: Tensor | None = None  # [batch, n]: single columns that the next forward computes; None: a span
+    cached_columns: Callable[[int], SparseKeys | None] | None = None  # what a layer is given of the canvas
+
     def __init__(self, model: Model, shift: bool | None = None) -> None:
         self.shift = model.shift if shift is None else shift
         self.model = model
 
-    def window(self, block: tuple[int, int], columns: int) -> tuple[int, int]:
+    def attach(self, canvas: Canvas, keep: bool) -> None:
+        """The canvas that a decoder works on; keep: maps of what is computed are wanted."""
+
+    def window(self, span: tuple[int, int], columns: int) -> tuple[int, int]:
         """Which columns of the canvas the next forward will take as queries."""
         return 0, columns
 
-    def __call__(self, canvas: Tensor, real: Tensor | None, block: tuple[int, int], keep: bool = False) -> Tensor:
-        """canvas [batch, position] → hidden [batch, window, width]; real: bool like it, None where nothing is padded."""
-        return self._run(canvas, real, self._positions(canvas, real), None)
+    def wanted(self, positions: Tensor) -> Tensor:
+        """Of these positions [batch, position] those that the last forward predicts; and what a cache policy asks for."""
+        return positions
 
-    def visible(self, canvas: Tensor, real: Tensor | None, block: tuple[int, int], keep: bool = False) -> Tensor | None:
+    def draws(self, rows: Tensor, columns: Tensor, width: int) -> tuple[int, Tensor]:
+        """How many positions of a row random numbers are drawn for, and where (rows, columns) [n] stand among them."""
+        return width + self.shadow, columns
+
+    def note(self, step: Step) -> None:
+        """A step was committed."""
+
+    def use(self) -> CacheUse | None:
+        """What this generation computed and held under a cache policy."""
+        return None
+
+    def __call__(self, tokens: Tensor, real: Tensor | None, span: tuple[int, int], keep: bool = False) -> Tensor:
+        """tokens [batch, position] → hidden [batch, window, width]; real: bool like it, None where nothing is padded."""
+        return self._run(tokens, real, self._positions(tokens, real), None)
+
+    def visible(self, tokens: Tensor, real: Tensor | None, span: tuple[int, int], keep: bool = False) -> Tensor | None:
         """Which keys each query of the next forward sees, bool [batch | 1, 1, query, key]; None: all that are real."""
-        return self.model.family.visible(self.model, canvas, real)
+        return self.model.family.visible(self.model, tokens, real)
 
     def _positions(self, canvas: Tensor, real: Tensor | None) -> Tensor:
         """[batch | 1, position]: as the family counts them."""
-        counted = self.model.positions(real)
-        return torch.arange(canvas.shape[1], device=canvas.device).unsqueeze(0) if counted is None else counted
+        places = self.model.positions(real)
+        return torch.arange(canvas.shape[1], device=canvas.device).unsqueeze(0) if places is None else places
 
     def _run(self, ids: Tensor, real: Tensor | None, positions: Tensor, cache: DynamicCache | None) -> Tensor:
         """real: bool [batch, key], of all keys that the ids see."""
-        base: Any = self.model.module.base_model
         visible = None if cache is not None else self.model.family.visible(self.model, ids, real)
-        mask = None if real is None else real.to(torch.int64)
-        output = base(
-            ids, attention_mask=padding_row(base.config, mask) if visible is None else visible,
-            position_ids=positions.expand(ids.shape[0], -1), past_key_values=cache, use_cache=cache is not None,
-            **self.model.direction(),
-        )  # fmt: skip
-        hidden: Tensor = output.last_hidden_state
-        return hidden
+        if visible is None:
+            base: Any = self.model.module.base_model
+            visible = padding_row(base.config, None if real is None else real.to(torch.int64))
+        return run_layers(self.model, ids, visible, positions, cache)
 
 
 class ShadowForwards(Forwards):
@@ -62,34 +95,29 @@ class ShadowForwards(Forwards):
         self.shadow = shadow
         self.both: Tensor  # [batch, column + shadow, width]: hidden states of the last forward
 
-    def __call__(self, canvas: Tensor, real: Tensor | None, block: tuple[int, int], keep: bool = False) -> Tensor:
-        batch, width = canvas.shape
-        start, stop = block
-        masks = canvas.new_full((batch, stop - start), self.model.require_mask())
-        places = self._positions(canvas, real).expand(batch, -1)
+    def __call__(self, tokens: Tensor, real: Tensor | None, span: tuple[int, int], keep: bool = False) -> Tensor:
+        batch, width = tokens.shape
+        start, stop = span
+        masks = tokens.new_full((batch, stop - start), self.model.require_mask())
+        places = self._positions(tokens, real).expand(batch, -1)
         positions = torch.cat([places, places[:, start:stop]], 1)
-        self.both = self.run_masked(torch.cat([canvas, masks], 1), self.visible(canvas, real, block), positions)
+        ids, visible = torch.cat([tokens, masks], 1), self.visible(tokens, real, span)
+        self.both = run_layers(self.model, ids, visible, positions, None)
         return self.both[:, :width]
 
-    def run_masked(self, ids: Tensor, visible: Tensor, positions: Tensor) -> Tensor:
-        base: Any = self.model.module.base_model
-        output = base(ids, attention_mask=visible, position_ids=positions, use_cache=False, **self.model.direction())
-        hidden: Tensor = output.last_hidden_state
-        return hidden
-
-    def visible(self, canvas: Tensor, real: Tensor | None, block: tuple[int, int], keep: bool = False) -> Tensor:
-        width, (start, stop) = canvas.shape[1], block
+    def visible(self, tokens: Tensor, real: Tensor | None, span: tuple[int, int], keep: bool = False) -> Tensor:
+        width, (start, stop) = tokens.shape[1], span
         size = stop - start
-        visible = torch.ones(len(canvas), 1, width + size, width + size, dtype=torch.bool, device=canvas.device)
+        visible = torch.ones(len(tokens), 1, width + size, width + size, dtype=torch.bool, device=tokens.device)
         visible[..., :width, width:] = False
-        shadows = torch.arange(size, device=canvas.device)
+        shadows = torch.arange(size, device=tokens.device)
         visible[..., width + shadows, start + shadows] = False
         if real is not None:
             visible[..., :width] &= real[:, None, None]
         return visible
 
 
-class BlockForwards:
+class BlockForwards(Forwards):
     """Forwards of block-causal decoders: hidden states of a window, or of all up to its end under a block mask.
 
     A block sees itself and the blocks before it, which do not change any more: with `cached` their keys and values are
@@ -97,7 +125,8 @@ class BlockForwards:
     """
 
     def __init__(self, model: Model, size: int, cached: bool, shift: bool) -> None:
-        self.model, self.size, self.cached, self.shift = model, size, cached, shift
+        super().__init__(model, shift)
+        self.size, self.cached = size, cached
         self.cache: DynamicCache | None = DynamicCache() if cached else None
         self.kept = 0  # columns in the cache
         self.stored: Tensor | None = None  # [batch, window, width]: hidden states of the last forward that filled it
@@ -114,10 +143,9 @@ class BlockForwards:
         self.kept = columns
 
     def window(self, span: tuple[int, int], columns: int) -> tuple[int, int]:
-        """Which columns of the canvas the next forward will take as queries."""
         return (span[0] if self.cached else 0), span[1]
 
-    def visible(self, tokens: Tensor, real: Tensor | None, span: tuple[int, int], keep: bool) -> Tensor | None:
+    def visible(self, tokens: Tensor, real: Tensor | None, span: tuple[int, int], keep: bool = False) -> Tensor | None:
         """Which keys up to the window's end each query in it sees, bool [batch | 1, 1, query, key]; None: all of them."""
         return block_mask(self.size, *self.window(span, tokens.shape[1]), real, tokens.device)
 
@@ -128,13 +156,8 @@ class BlockForwards:
         """
         start, stop = self.window(span, tokens.shape[1])
         positions = counted(real) if real is not None else torch.arange(stop, device=tokens.device).unsqueeze(0)
-        base: Any = self.model.module.base_model
-        output = base(
-            tokens[:, start:stop], attention_mask=self.visible(tokens, real, span, keep),
-            position_ids=positions[:, start:stop].expand(len(tokens), -1), past_key_values=self.cache,
-            use_cache=self.cached, **self.model.direction(),
-        )  # fmt: skip
-        hidden: Tensor = output.last_hidden_state
+        visible = self.visible(tokens, real, span, keep)
+        hidden = run_layers(self.model, tokens[:, start:stop], visible, positions[:, start:stop], self.cache)
         if keep:
             self.kept, self.stored = stop, hidden
         elif self.cache is not None:
@@ -151,7 +174,7 @@ class TextForwards(BlockForwards):
         super().__init__(model, size, cached, shift=False)
         self.causal_context = causal_context
 
-    def visible(self, tokens: Tensor, real: Tensor | None, span: tuple[int, int], keep: bool) -> Tensor | None:
+    def visible(self, tokens: Tensor, real: Tensor | None, span: tuple[int, int], keep: bool = False) -> Tensor | None:
         start, stop = self.window(span, tokens.shape[1])
         if keep or self.cached:  # blocks of one position are causal attention
             return block_mask(1 if keep and self.causal_context else stop, start, stop, real, tokens.device)
@@ -163,6 +186,6 @@ class TextForwards(BlockForwards):
 class ReorderedForwards(BlockForwards):
     """WeDLM: what each position sees follows from which tokens are known."""
 
-    def visible(self, tokens: Tensor, real: Tensor | None, span: tuple[int, int], keep: bool) -> Tensor | None:
+    def visible(self, tokens: Tensor, real: Tensor | None, span: tuple[int, int], keep: bool = False) -> Tensor | None:
         there = None if real is None else real[:, : span[1]]
         return reordered_mask(tokens[:, : span[1]].ne(self.model.require_mask()), there)

@@ -126,7 +126,7 @@ def canvas_hidden(model: Model, canvas: Tensor, width: int, run: object, step: i
     """Hidden states of canvases [batch, position] behind prompts of `width`, as this step of a run sees them."""
     labels = torch.full_like(canvas, COMMITTED).masked_fill(canvas.eq(model.mask_id or 0), MASKED)
     labels[:, :width] = PROMPT
-    forwards: Forwards | BlockForwards = Forwards(model)
+    forwards: Forwards = Forwards(model)
     span = width, canvas.shape[1]
     if model.block is not None:
         forwards, span = BlockForwards(model, model.block, False, model.shift), (0, canvas.shape[1])

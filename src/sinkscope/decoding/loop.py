@@ -2,22 +2,16 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import torch
 from torch import Tensor
 from torch.nn import functional
 
-from sinkscope.attention.forward import COMMITTED, MASKED, PROMPT, Forward, forward_context
-from sinkscope.decoding.caches.forwards import PolicyForwards
+from sinkscope.attention.forward import Forward, forward_context
 from sinkscope.decoding.canvas import Block, DecodeRun, Picks, Step, blocks, build_canvas
-from sinkscope.decoding.choose import CHOICES
-from sinkscope.decoding.commit import COMMIT_RULES
+from sinkscope.decoding.choose import CHOICES, COMMIT_RULES, noise_of
 from sinkscope.decoding.forwards import BlockForwards
-from sinkscope.decoding.noise import noise_of
-from sinkscope.decoding.settings import CACHES, Decode
+from sinkscope.decoding.settings import CACHES
 from sinkscope.errors import DecodeError
-from sinkscope.models.model import Model
 
 # Logits are made for as many positions at a time as fit here; a GPU reads the whole head for each lot.
 HEAD_BYTES, GPU_HEAD_BYTES = 1 << 26, 1 << 30
@@ -26,11 +20,10 @@ HEAD_BYTES, GPU_HEAD_BYTES = 1 << 26, 1 << 30
 class Denoiser:
     """State of one generation of a batch."""
 
-    def __init__(
-        self, model: Model, prompt: Tensor, settings: Decode, attention_mask: Tensor | None, run: DecodeRun
-    ) -> None:
+    def __init__(self, run: DecodeRun) -> None:
+        model, settings, prompt = run.model, run.settings, run.prompt
         self.model, self.settings, self.run = model, settings, run
-        self.canvas = build_canvas(model, prompt, settings, attention_mask)
+        self.canvas = build_canvas(model, prompt, settings, run.attention_mask)
         self.eos_id = special_token(settings.eos_id, model.eos_id, settings.forbid_eos or settings.late_eos, "eos_id")
         self.eot_id = special_token(
             settings.eot_id, model.eot_id, settings.late_eos or settings.stop == "eot", "eot_id"
@@ -43,8 +36,7 @@ class Denoiser:
         kept = torch.tensor(settings.guidance_keep, dtype=torch.int64, device=prompt.device)
         self.given = self.canvas.given & ~self.canvas.masked_positions() & ~torch.isin(self.canvas.tokens, kept)
         self.forwards = settings.forwards(model)
-        if isinstance(self.forwards, PolicyForwards):
-            self.forwards.canvas, self.forwards.keeps_maps = self.canvas, run.keep
+        self.forwards.attach(self.canvas, run.keep)
         self.noise = noise_of(settings, self.canvas.tokens.shape, self.padding)
         self.chooser = CHOICES[settings.choice](settings, self.noise, self.eos_id, self.eot_id)
         self.done = torch.zeros(self.canvas.batch, dtype=torch.bool, device=prompt.device)
@@ -66,39 +58,30 @@ class Denoiser:
             self.run_forward(kind, (self.forwards.kept, stop))
 
     def run_forward(self, kind: str, span: tuple[int, int]) -> tuple[Tensor, int]:
-        start, stop = self.forwards.window(span, self.canvas.width)
-        policy = self.forwards if isinstance(self.forwards, PolicyForwards) else None
-        columns = None if policy is None else policy.columns
-        labels = self.labels()[:, start:stop] if columns is None else self.labels().gather(1, columns)
-        labels = functional.pad(
-            labels, (0, getattr(self.forwards, "shadow", 0)), value=-1
-        )  # masks that check the block
-        tokens, real = self.canvas.tokens, self.canvas.real
+        canvas, forwards = self.canvas, self.forwards
+        start, stop = forwards.window(span, canvas.width)
+        labels = canvas.labels()
+        labels = labels[:, start:stop] if forwards.columns is None else labels.gather(1, forwards.columns)
+        labels = functional.pad(labels, (0, forwards.shadow), value=-1)
+        tokens, real = canvas.tokens, canvas.real if self.padded else None
         padding = self.padding if int(self.padding.max()) else None
+        # Padded elsewhere than at the left.
+        apart = self.padded and bool((canvas.real.sum(1).cpu() + self.padding < canvas.width).any())
         if self.guided:
-            tokens = torch.cat([tokens, tokens.masked_fill(self.given, self.canvas.mask_id)])
-            labels, real = torch.cat([labels, labels]), torch.cat([real, real])
+            tokens = torch.cat([tokens, tokens.masked_fill(self.given, canvas.mask_id)])
+            labels, real = torch.cat([labels, labels]), None if real is None else torch.cat([real, real])
             padding = None if padding is None else torch.cat([padding, padding])
         keep = kind != "denoise"
-        visible = self.forwards.visible(tokens, real if self.padded else None, span, keep)
+        visible = forwards.visible(tokens, real, span, keep)
         forward = Forward(
-            self.identity, self.step, labels, self.canvas.batch, start, padding, max(self.canvas.answers), kind=kind,
-            ids=tokens, visible=None if visible is None else visible[:, 0], most=self.settings.most_steps,
+            self.identity, self.step, labels, canvas.batch, start, padding, max(canvas.answers), kind=kind, ids=tokens,
+            visible=None if visible is None else visible[:, 0], real=canvas.real if apart else None,
+            kept=forwards.cached_columns, columns=forwards.columns, most=self.settings.most_steps,
         )  # fmt: skip
-        # Padded elsewhere than at the left.
-        if self.padded and bool((self.canvas.real.sum(1).cpu() + self.padding < self.canvas.width).any()):
-            forward = replace(forward, real=real)
-        if policy is not None:
-            forward = replace(forward, kept=policy.cached_columns, columns=columns)
         self.run.forwards += 2 if self.guided and self.settings.layout == "left" else 1  # the authors run two
         with forward_context(forward):
-            hidden = self.forwards(tokens, real if self.padded else None, span, keep)
+            hidden = forwards(tokens, real, span, keep)
         return hidden, stop - hidden.shape[1]
-
-    def labels(self) -> Tensor:
-        """[batch, position]: which group of queries each position belongs to; −1 where padded."""
-        labels = torch.full_like(self.canvas.tokens, COMMITTED).masked_fill(self.canvas.given, PROMPT)
-        return labels.masked_fill(self.canvas.masked_positions(), MASKED).masked_fill(~self.canvas.real, -1)
 
     def logits(self, hidden: Tensor, rows: Tensor, columns: Tensor) -> Tensor:
         """Logits [n, vocab] that predict the tokens at (rows, columns) of the window."""
@@ -112,12 +95,6 @@ class Denoiser:
             logits[:, valid:] = -torch.inf
         return logits
 
-    def wanted(self, positions: Tensor) -> Tensor:
-        """Of these positions [batch, position] those that the last forward predicts; and what a cache policy asks for."""
-        if not isinstance(self.forwards, PolicyForwards):
-            return positions
-        return self.forwards.wanted(positions)
-
     def candidates(self, hidden: Tensor, start: int, wanted: Tensor, block: Block) -> tuple[Tensor, Tensor]:
         """Candidate ids and confidence at the wanted positions, both [batch, position] (canvas and NaN elsewhere)."""
         settings, vocabulary = self.settings, self.model.vocabulary
@@ -125,10 +102,7 @@ class Denoiser:
         confidence = torch.full(chosen.shape, torch.nan, dtype=torch.float64, device=chosen.device)
         rows, columns = wanted.nonzero(as_tuple=True)
         first, last = block.span if settings.draws_by_block else (0, self.canvas.width)
-        count, places = last - first, columns - first
-        if isinstance(self.forwards, PolicyForwards):
-            count, places = self.forwards.draws(rows, places, count)
-        count += getattr(self.forwards, "shadow", 0)
+        count, places = self.forwards.draws(rows, columns - first, last - first)
         self.noise.frame(count)
         where = rows * count + places
         room = HEAD_BYTES if hidden.device.type == "cpu" else GPU_HEAD_BYTES
@@ -151,8 +125,7 @@ class Denoiser:
             edited if picks.edit is not None else None, picks.reopen,
         )  # fmt: skip
         self.step += 1
-        if isinstance(self.forwards, PolicyForwards):
-            self.forwards.note(step)
+        self.forwards.note(step)
         self.update_done(block, finished=False)
         self.run.tell(step)
 
@@ -191,13 +164,11 @@ class Denoiser:
         return answer
 
 
-def denoise(
-    model: Model, prompt: Tensor, settings: Decode, attention_mask: Tensor | None, run: DecodeRun
-) -> tuple[Tensor, list[Tensor]]:
-    """prompt [batch, position] → the last canvas [batch, position], and each row's answer."""
-    state = Denoiser(model, prompt, settings, attention_mask, run)
-    real = prompt if attention_mask is None else prompt[attention_mask.bool()]
-    if settings.cache in CACHES and bool(real.eq(model.require_mask()).any()):
+def denoise(run: DecodeRun) -> tuple[Tensor, list[Tensor]]:
+    """The last canvas [batch, position], and each row's answer."""
+    settings, state = run.settings, Denoiser(run)
+    real = run.prompt if run.attention_mask is None else run.prompt[run.attention_mask.bool()]
+    if settings.cache in CACHES and bool(real.eq(run.model.require_mask()).any()):
         raise DecodeError(
             "The prompt holds the mask token, and a cache leaves prompts as they are; decode without a cache."
         )
@@ -209,7 +180,7 @@ def denoise(
         reached = block.span[1] if settings.layout == "left" else reached
         denoise_block(state, block)
     run.note(state.canvas.tokens)
-    run.cache = state.forwards.use() if isinstance(state.forwards, PolicyForwards) else None
+    run.cache = state.forwards.use()
     run.cut(reached)
     return state.canvas.tokens[:, :reached], [state.returned(row, reached) for row in range(state.canvas.batch)]
 
@@ -227,7 +198,7 @@ def denoise_block(state: Denoiser, block: Block) -> None:
             )
         hidden, start = state.forward(block)
         positions = rule.candidate_positions()
-        chosen, confidence = state.candidates(hidden, start, state.wanted(positions), block)
+        chosen, confidence = state.candidates(hidden, start, state.forwards.wanted(positions), block)
         picks = rule.pick(chosen, confidence.masked_fill(~positions, torch.nan).nan_to_num(nan=-torch.inf))
         state.commit(chosen, confidence, picks, block)
         rule.step += 1

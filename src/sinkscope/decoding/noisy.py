@@ -2,55 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
 
-from sinkscope.attention.forward import COMMITTED, MASKED, PROMPT, Forward, forward_context
+from sinkscope.attention.forward import Forward, forward_context
 from sinkscope.decoding.canvas import Canvas, DecodeRun, Step, build_canvas
+from sinkscope.decoding.choose import noise_of
 from sinkscope.decoding.settings import Decode, Layout
 from sinkscope.errors import DecodeError
-from sinkscope.models.model import Model
 from sinkscope.validation import FromZero, settings
 
 Span = tuple[int, int] | None  # columns of the canvas; None: all
 TINY = 1e-10  # keeps the logarithm of a uniform number finite, as the authors' code does
 
 
-class Draws:
-    """Uniform numbers on the CPU: one stream for the batch, as the authors' code has it, or one per row."""
-
-    def __init__(self, settings: Decode, canvas: Canvas) -> None:
-        self.by_row = settings.noise == "per_row"
-        self.real = canvas.real.sum(1).tolist()
-        count = canvas.batch if self.by_row else 1
-        self.generators = [torch.Generator().manual_seed(settings.seed) for _ in range(count)]
-
-    def uniform(self, shape: Sequence[int], dtype: torch.dtype = torch.float32) -> Tensor:
-        """Numbers of shape [batch, position, …]; a row of its own stream draws for its real positions, the last ones."""
-        if not self.by_row:
-            return torch.rand(*shape, dtype=dtype, generator=self.generators[0])
-        numbers = torch.full(tuple(shape), 0.5, dtype=dtype)
-        for row, generator in enumerate(self.generators):
-            count = min(self.real[row], shape[1])
-            numbers[row, shape[1] - count :] = torch.rand(count, *shape[2:], dtype=dtype, generator=generator)
-        return numbers
-
-    def token(self, weights: Tensor) -> Tensor:
-        """weights [batch, position, vocab] → ids [batch, position], one of each position with chances like its weights."""
-        uniform = self.uniform(weights.shape, weights.dtype).to(weights.device)
-        return (weights / (TINY - (uniform + TINY).log())).argmax(-1)
-
-
 @dataclass
 class NoisyCanvas:
     """State of one generation of a batch."""
 
-    model: Model
-    settings: Any
     run: DecodeRun
     canvas: Canvas
     identity: object = field(default_factory=object)
@@ -61,7 +33,8 @@ class NoisyCanvas:
     reached: int | None = None  # columns that are kept, where the text ends before the canvas does
 
     def __post_init__(self) -> None:
-        self.draws = Draws(self.settings, self.canvas)
+        self.model, self.settings = self.run.model, self.run.settings
+        self.noise = noise_of(self.settings, self.canvas.tokens.shape, self.canvas.padding())
 
     @property
     def tokens(self) -> Tensor:
@@ -76,16 +49,11 @@ class NoisyCanvas:
         """bool [batch, position]: masks that are to be written."""
         return self.canvas.masked_positions()
 
-    def labels(self) -> Tensor:
-        """[batch, position]: which group of queries each position belongs to; −1 where padded."""
-        labels = torch.full_like(self.tokens, COMMITTED).masked_fill(self.canvas.given, PROMPT)
-        return labels.masked_fill(self.masked, MASKED).masked_fill(~self.canvas.real, -1)
-
     def describe(self, span: tuple[int, int], time: Tensor | None = None, kind: str = "denoise") -> Forward:
         """What a forward over these columns is, for all who listen."""
         padding = self.canvas.padding()
         return Forward(
-            self.identity, self.step, self.labels()[:, slice(*span)], self.canvas.batch, span[0],
+            self.identity, self.step, self.canvas.labels()[:, slice(*span)], self.canvas.batch, span[0],
             padding if int(padding.max()) else None, max(self.canvas.answers), kind=kind, ids=self.tokens,
             time=None if time is None else time.reshape(1), most=self.settings.most_steps,
         )  # fmt: skip
@@ -144,6 +112,11 @@ class NoisyCanvas:
         self.step, self.before = self.step + 1, None
         self.run.tell(step)
 
+    def draw(self, weights: Tensor) -> Tensor:
+        """weights [batch, position, vocab] → ids [batch, position], one of each position with chances like its weights."""
+        uniform = self.noise.whole(weights.shape, weights.dtype).to(weights.device)
+        return (weights / (TINY - (uniform + TINY).log())).argmax(-1)
+
     def finish(self) -> tuple[Tensor, list[Tensor]]:
         """The last canvas, and each row's answer."""
         self.end_step()
@@ -174,12 +147,10 @@ class NoisyDecode(Decode):
     def most_steps(self) -> int:
         return (self.steps or 1) + 1
 
-    def generate(
-        self, model: Model, prompt: Tensor, attention_mask: Tensor | None, run: DecodeRun
-    ) -> tuple[Tensor, list[Tensor]]:
-        if attention_mask is not None and not self.pads:
+    def generate(self, run: DecodeRun) -> tuple[Tensor, list[Tensor]]:
+        if run.attention_mask is not None and not self.pads:
             raise DecodeError(f"{self.sampler} decoding takes prompts of one length in a batch; decode them in turn.")
-        state = self.state_class(model, self, run, build_canvas(model, prompt, self, attention_mask))
+        state = self.state_class(run, build_canvas(run.model, run.prompt, self, run.attention_mask))
         self.write(state)
         return state.finish()
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import KW_ONLY, asdict, fields, replace
 from math import ceil
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, dataclass_transform, get_type_hints
@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, dataclass_t
 from pydantic import AfterValidator, BeforeValidator, Field
 
 from sinkscope.decoding.caches import CACHE_POLICIES, CachePolicy, read_policy
-from sinkscope.decoding.commit import COMMIT_RULES
+from sinkscope.decoding.choose import COMMIT_RULES
 from sinkscope.errors import DecodeError
 from sinkscope.registry import Registry
 from sinkscope.validation import Count, NonNegative, Seed, Share, rename_settings, settings, validate
@@ -18,25 +18,9 @@ from sinkscope.validation import Count, NonNegative, Seed, Share, rename_setting
 if TYPE_CHECKING:
     from torch import Tensor
 
+    from sinkscope.decoding import samplers
     from sinkscope.decoding.canvas import DecodeRun
-    from sinkscope.decoding.forwards import BlockForwards, Forwards
-    from sinkscope.decoding.samplers.bd3lm import BD3LMDiT
-    from sinkscope.decoding.samplers.block_diffusion import SDAR, FastDLLM2, LLaDA2, LLaDA21
-    from sinkscope.decoding.samplers.causal import Autoregressive
-    from sinkscope.decoding.samplers.certainty import Certainty, PCSampler
-    from sinkscope.decoding.samplers.diffusion_gemma import DiffusionGemma
-    from sinkscope.decoding.samplers.dllm import BD3LM, MDLM
-    from sinkscope.decoding.samplers.dream import Dream
-    from sinkscope.decoding.samplers.gidd import GIDD, GIDDCorrection
-    from sinkscope.decoding.samplers.gidd_v2 import GIDDv2
-    from sinkscope.decoding.samplers.klass import KLASS
-    from sinkscope.decoding.samplers.llada import LLaDA, MMaDA
-    from sinkscope.decoding.samplers.mdlm import MDLMDiT
-    from sinkscope.decoding.samplers.nemotron import Nemotron
-    from sinkscope.decoding.samplers.parallel import Parallel, WeDLM
-    from sinkscope.decoding.samplers.rnd1 import RND1
-    from sinkscope.decoding.samplers.sedd import SEDD
-    from sinkscope.decoding.samplers.wino import WINO
+    from sinkscope.decoding.forwards import Forwards
     from sinkscope.models.model import Model
 
 
@@ -79,8 +63,25 @@ Stop = Literal["never", "eot", "eos", "early_eos", "ids", "row_eos", "batch_eos"
 Cache = Annotated[Literal["prefix", "dual", "exact"] | CachePolicy | None, BeforeValidator(read_policy)]
 
 
+class Unset:
+    """Settings that some samplers have, as those decode that do not."""
+
+    guidance: float = 0.0
+    guidance_keep: tuple[int, ...] = ()  # tokens that the unconditional copy still sees
+    confidence: Confidence = "probability"
+    shift: bool | None = None  # whether row i predicts token i + 1; None: as the model was trained
+    forbid_eos: bool = False  # end-of-text is never chosen
+    late_eos: bool = False  # end-of-text and end-of-turn are committed last
+    top_p: float | None = None
+    top_k: int | None = None
+    suppress: tuple[int, ...] = ()  # never chosen
+    begin_suppress: tuple[int, ...] = ()  # taken out after the choice, so that only confidences change
+    stop_ids: tuple[int, ...] = ()
+    room: int = 0  # columns behind the answer that a decoder may write to
+
+
 @settings(DecodeError)
-class Decode:
+class Decode(Unset):
     """How a canvas becomes text; `Decode.llada(…)` and its siblings are the samplers, each a class of this kind."""
 
     sampler: ClassVar[str] = ""
@@ -115,31 +116,31 @@ class Decode:
     eot_id: TokenId | None = None
 
     if TYPE_CHECKING:
-        llada: ClassVar[type[LLaDA]]
-        mmada: ClassVar[type[MMaDA]]
-        dream: ClassVar[type[Dream]]
-        parallel: ClassVar[type[Parallel]]
-        autoregressive: ClassVar[type[Autoregressive]]
-        llada2: ClassVar[type[LLaDA2]]
-        llada21: ClassVar[type[LLaDA21]]
-        sdar: ClassVar[type[SDAR]]
-        mdlm: ClassVar[type[MDLM]]
-        bd3lm: ClassVar[type[BD3LM]]
-        fast_dllm2: ClassVar[type[FastDLLM2]]
-        nemotron: ClassVar[type[Nemotron]]
-        wedlm: ClassVar[type[WeDLM]]
-        rnd1: ClassVar[type[RND1]]
-        klass: ClassVar[type[KLASS]]
-        wino: ClassVar[type[WINO]]
-        pc_sampler: ClassVar[type[PCSampler]]
-        certainty: ClassVar[type[Certainty]]
-        diffusion_gemma: ClassVar[type[DiffusionGemma]]
-        mdlm_dit: ClassVar[type[MDLMDiT]]
-        bd3lm_dit: ClassVar[type[BD3LMDiT]]
-        gidd: ClassVar[type[GIDD]]
-        gidd_correction: ClassVar[type[GIDDCorrection]]
-        gidd_v2: ClassVar[type[GIDDv2]]
-        sedd: ClassVar[type[SEDD]]
+        llada: ClassVar[type[samplers.llada.LLaDA]]
+        mmada: ClassVar[type[samplers.llada.MMaDA]]
+        dream: ClassVar[type[samplers.dream.Dream]]
+        parallel: ClassVar[type[samplers.parallel.Parallel]]
+        autoregressive: ClassVar[type[samplers.causal.Autoregressive]]
+        llada2: ClassVar[type[samplers.block_diffusion.LLaDA2]]
+        llada21: ClassVar[type[samplers.block_diffusion.LLaDA21]]
+        sdar: ClassVar[type[samplers.block_diffusion.SDAR]]
+        mdlm: ClassVar[type[samplers.dllm.MDLM]]
+        bd3lm: ClassVar[type[samplers.dllm.BD3LM]]
+        fast_dllm2: ClassVar[type[samplers.block_diffusion.FastDLLM2]]
+        nemotron: ClassVar[type[samplers.nemotron.Nemotron]]
+        wedlm: ClassVar[type[samplers.parallel.WeDLM]]
+        rnd1: ClassVar[type[samplers.rnd1.RND1]]
+        klass: ClassVar[type[samplers.klass.KLASS]]
+        wino: ClassVar[type[samplers.wino.WINO]]
+        pc_sampler: ClassVar[type[samplers.certainty.PCSampler]]
+        certainty: ClassVar[type[samplers.certainty.Certainty]]
+        diffusion_gemma: ClassVar[type[samplers.diffusion_gemma.DiffusionGemma]]
+        mdlm_dit: ClassVar[type[samplers.mdlm.MDLMDiT]]
+        bd3lm_dit: ClassVar[type[samplers.bd3lm.BD3LMDiT]]
+        gidd: ClassVar[type[samplers.gidd.GIDD]]
+        gidd_correction: ClassVar[type[samplers.gidd.GIDDCorrection]]
+        gidd_v2: ClassVar[type[samplers.gidd.GIDDv2]]
+        sedd: ClassVar[type[samplers.mdlm.SEDD]]
 
     def __post_init__(self) -> None:
         self.complete()
@@ -151,58 +152,6 @@ class Decode:
     def put(self, **values: Any) -> None:
         for name, value in values.items():
             object.__setattr__(self, name, value)
-
-    # ---- what a sampler may add as settings
-
-    @property
-    def guidance(self) -> float:
-        return 0.0
-
-    @property
-    def guidance_keep(self) -> tuple[int, ...]:
-        """Tokens that the unconditional copy still sees."""
-        return ()
-
-    @property
-    def confidence(self) -> Confidence:
-        return "probability"
-
-    @property
-    def shift(self) -> bool | None:
-        """Whether row i predicts token i + 1; None: as the model was trained."""
-        return None
-
-    @property
-    def forbid_eos(self) -> bool:
-        """End-of-text is never chosen."""
-        return False
-
-    @property
-    def late_eos(self) -> bool:
-        """End-of-text and end-of-turn are committed last."""
-        return False
-
-    @property
-    def top_p(self) -> float | None:
-        return None
-
-    @property
-    def top_k(self) -> int | None:
-        return None
-
-    @property
-    def suppress(self) -> tuple[int, ...]:
-        """Never chosen."""
-        return ()
-
-    @property
-    def begin_suppress(self) -> tuple[int, ...]:
-        """Taken out after the choice, so that only confidences change."""
-        return ()
-
-    @property
-    def stop_ids(self) -> tuple[int, ...]:
-        return ()
 
     @property
     def mode(self) -> Mode:
@@ -235,18 +184,13 @@ class Decode:
         return self.layout == "answer"
 
     @property
-    def room(self) -> int:
-        """Columns behind the answer that a decoder may write to."""
-        return 0
-
-    @property
     def most_steps(self) -> int:
         """The most denoising steps that these settings can take, whatever the prompt."""
         if self.layout == "grid":  # the first block holds the end of the prompt, and there may be one more for it
             return (self.blocks + 1) * (self.steps or self.block or self.length)
         return self.length if self.steps is None else self.steps
 
-    def forwards(self, model: Model) -> Forwards | BlockForwards:
+    def forwards(self, model: Model) -> Forwards:
         """How the canvas is run through the model: whole, in parts, or block by block."""
         from sinkscope.decoding.forwards import BlockForwards, Forwards
 
@@ -257,13 +201,11 @@ class Decode:
         policy = CACHE_POLICIES[self.cache]() if isinstance(self.cache, str) else self.cache
         return Forwards(model, shift) if policy is None else policy.forwards(model, shift)
 
-    def generate(
-        self, model: Model, prompt: Tensor, attention_mask: Tensor | None, run: DecodeRun
-    ) -> tuple[Tensor, list[Tensor]]:
-        """prompt [batch, position] → the last canvas [batch, position], and each row's answer."""
+    def generate(self, run: DecodeRun) -> tuple[Tensor, Sequence[Tensor]]:
+        """The last canvas [batch, position], and each row's answer."""
         from sinkscope.decoding.loop import denoise
 
-        return denoise(model, prompt, self, attention_mask, run)
+        return denoise(run)
 
     def fit(self, length: int, words: Mapping[str, Any]) -> dict[str, Any]:
         """Length, block and steps: those that `words` do not give make room for the length."""
@@ -321,17 +263,11 @@ class Decode:
 
     def check_rule(self) -> None:
         rule = COMMIT_RULES[self.commit_rule]
-        for name in ("threshold", "factor"):
-            if getattr(self, name) is not None and name not in (*rule.needs, *rule.reads):
-                raise DecodeError(
-                    f"{name} has no effect with commit={self.commit_rule!r}, which does not read it; leave it out, or choose "
-                    "a rule that does."
-                )
-        for name in rule.needs:
-            if getattr(self, name, None) is None:
-                raise DecodeError(
-                    f"Expected {name}=… with commit={self.commit_rule!r}, which reads it, got none; give one."
-                )
+        for name in dict.fromkeys(("threshold", "factor", *rule.needs)):
+            given = getattr(self, name, None) is not None
+            if given != (name in rule.needs) and not (given and name in rule.reads):
+                wrong = "has no effect; leave it out" if given else "is needed; give one"
+                raise DecodeError(f"With commit={self.commit_rule!r}, {name} {wrong}, or choose another rule.")
 
     # ---- as plain data
 

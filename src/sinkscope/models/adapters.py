@@ -8,15 +8,16 @@ import re
 import warnings
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import torch
 from torch import Tensor, nn
 
 from sinkscope.errors import CheckpointError
 from sinkscope.files import read_object
-from sinkscope.models.checkpoint import MAX_JSON, fingerprint, read_header
+from sinkscope.models.checkpoint import MAX_JSON, as_checkpoint_error, fingerprint
 from sinkscope.models.weights import no_warnings
+from sinkscope.validation import Text, validate
 
 if TYPE_CHECKING:
     from sinkscope.models.model import Model
@@ -24,7 +25,7 @@ if TYPE_CHECKING:
 CONFIG, WEIGHTS, NOTES = "adapter_config.json", "adapter_model.safetensors", "sinkscope.json"
 PREFIX = "base_model.model."
 # A stored key: the module as the adapter's author names it, and what of it is changed.
-KEY = re.compile(r"(.+?)\.((?:lora_|token_adapter\.).+|weight|bias)")
+KEY = re.compile(r"^(.+?)(?:\.((?:lora_|token_adapter\.).+|weight|bias))?$")
 
 
 @dataclass(frozen=True)
@@ -59,20 +60,10 @@ def read_adapter(folder: Path, base: str | None = None) -> Adapter:
     if base is not None:  # a folder is seen from where the user is
         here = Path(base).expanduser()
         config["base_model_name_or_path"] = str(here.absolute()) if here.exists() else base
-    kind = str(config.get("peft_type", "")).upper()
-    if kind != "LORA":
-        raise CheckpointError(
-            f"Expected a LoRA adapter in {folder}, got peft_type {kind or 'none'}; merge it with peft."
-        )
-    if not config.get("base_model_name_or_path"):
-        raise CheckpointError(f"{folder / CONFIG} names no base_model_name_or_path; write the base's name into it.")
-    path = folder / WEIGHTS
-    if not path.is_file():
-        pickled = (folder / "adapter_model.bin").is_file()
-        came = "only adapter_model.bin, which is pickle and refused" if pickled else "none"
-        raise CheckpointError(f"Expected {WEIGHTS} in {folder}, found {came}; save the adapter with peft again.")
-    read_header(path)
-    tensors = {name.removeprefix(PREFIX): tensor for name, tensor in load_file(path).items()}
+    for name, kind in (("peft_type", Literal["LORA"]), ("base_model_name_or_path", Text)):
+        validate(kind, config.get(name), f"{name} in {folder / CONFIG}", CheckpointError)
+    with as_checkpoint_error(str(folder / WEIGHTS)):
+        tensors = {name.removeprefix(PREFIX): tensor for name, tensor in load_file(folder / WEIGHTS).items()}
     notes_file = folder / NOTES
     notes = read_object(notes_file, MAX_JSON, CheckpointError, "fetch it again") if notes_file.is_file() else {}
     return Adapter(folder, config, tensors, notes)
@@ -86,12 +77,7 @@ def merge(model: Model, adapter: Adapter, name: str) -> Model:
             f"{name} was made for a base with fingerprint {str(expected)[:12]}, and {adapter.base} here has "
             f"{model.fingerprint[:12]}: other weights; get the base that it was made for."
         )
-    parts = [KEY.fullmatch(key) for key in adapter.tensors]
-    if None in parts:
-        raise CheckpointError(
-            f"{adapter.folder / WEIGHTS} holds tensors that are no part of a LoRA; merge it with peft."
-        )
-    changes = [(part[1], part[2]) for part in parts if part is not None]
+    changes = [KEY.findall(key)[0] for key in adapter.tensors]
     check_complete(model, adapter, {module for module, _ in changes}, name)
     native = {module: native_name(module, model) for module, _ in changes}
     model.module = merge_with_peft(model, adapter, changes, native, name)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
@@ -11,6 +12,7 @@ from torch import Tensor, nn
 
 from sinkscope.errors import CheckpointError, DecodeError, TokenizerError, UnknownFamilyError
 from sinkscope.registry import Registry
+from sinkscope.validation import show_value
 
 if TYPE_CHECKING:
     from transformers import PretrainedConfig, PreTrainedTokenizerBase
@@ -34,7 +36,8 @@ class Family:
     priority: ClassVar[int] = (
         50  # families are asked in this order whether a config.json is theirs; the catch-all is last
     )
-    model_type: ClassVar[str] = ""  # of its config.json, in lower case
+    model_type: ClassVar[str] = ""  # of its config.json, in lower case: a regular expression for all of it …
+    marks: ClassVar[tuple[str, ...]] = ()  # … and fields of it that are not empty
     native: ClassVar[str] = ""  # transformers' configuration with the same mathematics …
     requires: ClassVar[dict[str, Any]] = {}  # … which holds under these values of config.json
     native_class: ClassVar[str | None] = None  # transformers class, where the native config does not lead to it
@@ -57,7 +60,8 @@ class Family:
 
     def matches(self, config: Config, folder: Path) -> bool:
         """Whether this family wrote that config.json (never decided by the folder's name)."""
-        return str(config.get("model_type", "")).lower() == self.model_type
+        named = self.model_type and re.fullmatch(self.model_type, str(config.get("model_type", "")).lower())
+        return bool(named) and all(config.get(field) for field in self.marks)
 
     def native_config(self, config: Config) -> PretrainedConfig:
         """The native transformers configuration with every size taken from the checkpoint's config.json."""
@@ -222,12 +226,21 @@ def qwen_config(name: str, config: Config) -> PretrainedConfig:
     return made
 
 
+def config_of_type(model_type: str, config: Config) -> PretrainedConfig:
+    """Transformers' configuration of a type, from fields that are its own."""
+    from transformers import AutoConfig
+
+    kept = {field: value for field, value in config.items() if field not in ("model_type", "auto_map", "is_causal")}
+    made: PretrainedConfig = AutoConfig.for_model(model_type, **kept)
+    return made
+
+
 def check_requirements(config: Config, required: Mapping[str, Any], family: str) -> None:
     """Refuse values of config.json under which the native class would compute something else."""
     for field, value in required.items():
         if config.get(field, value) not in (value, None):
             raise CheckpointError(
-                f"Expected {field} = {value!r} in config.json, got {config[field]!r}; "
+                f"Expected {field} = {value!r} in config.json, got {show_value(config[field])}; "
                 f"this variant of {family} computes something else than transformers' class does and is not supported."
             )
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 import hashlib
 import io
 import mmap
+import operator
 import struct
 from contextlib import redirect_stderr, suppress
 from dataclasses import dataclass, field
@@ -107,22 +108,22 @@ def read_head(path: Path, reader: Reader) -> Header:
     tensors, keys = reader.numbers("Q", 2)
     values: dict[str, Any] = {}
     for _ in range(keys):
-        name = reader.text()
-        if name in values:  # of two sizes one would be checked, and the other be built
-            raise ValueError(f"it names {short(name)} twice")
-        values[name] = reader.value(*reader.numbers("I"))
+        add(values, reader.text(), reader.value(*reader.numbers("I")))
     entries: dict[str, Stored] = {}
     for _ in range(tensors):
         name = reader.text()
-        if name in entries:
-            raise ValueError(f"it names the tensor {short(name)} twice")
         shape = reader.numbers("Q", *reader.numbers("I"))
         (kind,), (offset,) = reader.numbers("I"), reader.numbers("Q")
-        entries[name] = shape[::-1], kind, offset
-    align = values.get("general.alignment", 32)
-    if type(align) is not int or align.bit_count() != 1:
-        raise ValueError(f"it aligns tensors to {short(align)} bytes, which is no power of two")
+        add(entries, name, (shape[::-1], kind, offset))
+    align = operator.index(values.get("general.alignment", 32))
     return Header(path, values, entries, -(-reader.place // align) * align)
+
+
+def add(table: dict[str, Any], name: str, value: Any) -> None:
+    """Of two sizes under one name one would be checked, and the other be built."""
+    if name in table:
+        raise ValueError(f"it names {short(name)} twice")
+    table[name] = value
 
 
 def check_sizes(header: Header) -> None:
@@ -131,22 +132,14 @@ def check_sizes(header: Header) -> None:
     most = {"block_count": len(header.tensors), **dict.fromkeys(SIDES, longest)}
     # A list has one number per layer, and only some architectures take it.
     found = [(name.partition(".")[2], one) for name, one in header.values.items() if not isinstance(one, list)]
-    for size in ("block_count", *SIDES[:3]):
-        if size not in dict(found):
-            raise ValueError(f"it does not say its {size}")
-    for size, value in found:
+    missing = [(size, None) for size in ("block_count", *SIDES[:3]) if size not in dict(found)]
+    for size, value in [*found, *missing]:
         if size in most and (type(value) is not int or not 0 < value <= most[size]):
             raise ValueError(f"its {size} is {short(value)}, where its tensors allow whole numbers up to {most[size]}")
 
 
-def load_gguf(name: str, path: Path, dtype: torch.dtype | str, device: Device) -> Loaded:
+def load_gguf(path: Path, dtype: torch.dtype | str, device: Device) -> Loaded:
     """Module and tokenizer of one GGUF file, its quantised layers turned into plain ones."""
-    try:
-        import gguf  # noqa: F401
-    except ImportError:
-        raise CheckpointError(
-            f"{name} is a GGUF file, and reading one needs the package gguf; install it: pip install gguf"
-        ) from None
     from transformers import LlamaForCausalLM
 
     header = read_gguf(path)

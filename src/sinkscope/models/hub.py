@@ -5,11 +5,13 @@ from __future__ import annotations
 import difflib
 import importlib.util
 import os
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from sinkscope.errors import CheckpointError
 from sinkscope.files import describe_error, short
+from sinkscope.validation import Text, validate
 
 TOKENIZER = ["*.json", "*.jinja", "*.txt", "*.model"]
 PATTERNS = [*TOKENIZER, "*.safetensors"]  # files that are safe to open
@@ -57,9 +59,6 @@ def find_in_zoo(name: str) -> Path | None:
     """The folder or file behind a zoo name; None if the word is no zoo name."""
     if name not in ZOO:
         return None
-    if name != SMOLLM and not _is_here(name):
-        again = "" if name in PLANTED else f", or train it in a checkout: python -m lab.train {name}"
-        raise CheckpointError(f"{name} is not in this installation; reinstall sinkscope{again}.")
     smollm = None if name in INSIDE else find_smollm()
     if name not in INSIDE and smollm is None:
         base = "" if name == SMOLLM else f" is an adapter of {SMOLLM}, which"
@@ -80,16 +79,9 @@ def find_smollm() -> Path | None:
 
 
 def check_name(name: Any) -> str:
-    """The name of a model as text, or one sentence."""
-    try:
-        text = os.fspath(name)
-    except TypeError:
-        text = None
-    if not isinstance(text, str) or not text.strip() or "\0" in text:
-        raise CheckpointError(
-            f"Expected a zoo name, a folder, a GGUF file or a Hub id as text, got {short(repr(name))}; name the model to load."
-        )
-    return text
+    """The zoo name, folder, GGUF file or Hub id of a model as text, or one sentence."""
+    text = str(name) if isinstance(name, os.PathLike) else name
+    return str(validate(Text, text, "The name of a model", CheckpointError))
 
 
 def find_folder(
@@ -110,12 +102,12 @@ def find_folder(
     if path.is_dir():
         packed = sorted(path.glob("*.gguf"))
         return packed[0] if len(packed) == 1 and not (path / "config.json").is_file() else path
-    if path.exists():
-        raise CheckpointError(f"Expected a checkpoint folder, got the file {name}; name the folder that holds it.")
     parts = name.partition("@")[0].split("/")
-    if len(parts) != 2 or not all(parts) or parts[0] in (".", "..", "~"):
+    if path.exists() or len(parts) != 2 or not all(parts) or parts[0] in (".", "..", "~"):
         close = difflib.get_close_matches(name, ZOO, n=1)
-        advice = f"did you mean {close[0]}?" if close else "sinkscope models lists the zoo."
+        advice = (
+            f"did you mean {close[0]}?" if close else "sinkscope models lists the zoo, and a file's folder is named."
+        )
         raise CheckpointError(
             f"Expected a zoo name, a folder or a Hub id such as GSAI-ML/LLaDA-8B-Instruct, got {short(repr(name))}: {advice}"
         )
@@ -157,3 +149,46 @@ def fetch_snapshot(
         ) from None
     finally:
         logging.set_verbosity(level)
+
+
+# ---- sizes of the paper's four models: `plan` needs no Hub for them; weights are always read with their own
+
+LLADA: Mapping[str, Any] = {
+    "model_type": "llada", "architectures": ["LLaDAModelLM"], "d_model": 4096, "n_layers": 32, "n_heads": 32,
+    "n_kv_heads": 32, "mlp_hidden_size": 12288, "embedding_size": 126464, "vocab_size": 126464,
+    "max_sequence_length": 4096, "rms_norm_eps": 1e-5, "rope_theta": 500000.0, "mask_token_id": 126336,
+    "eos_token_id": 126081, "pad_token_id": 126081,
+}  # fmt: skip
+MMADA: Mapping[str, Any] = {**LLADA, "model_type": "mmada", "architectures": ["MMadaModelLM"], "new_vocab_size": 134656}
+DREAM: Mapping[str, Any] = {
+    "model_type": "Dream", "architectures": ["DreamModel"], "hidden_size": 3584, "intermediate_size": 18944,
+    "num_hidden_layers": 28, "num_attention_heads": 28, "num_key_value_heads": 4, "vocab_size": 152064,
+    "max_position_embeddings": 131072, "rope_theta": 1000000.0, "rms_norm_eps": 1e-6, "mask_token_id": 151666,
+    "pad_token_id": 151643, "bos_token_id": 151643, "eos_token_id": 151643, "tie_word_embeddings": False,
+}  # fmt: skip
+LLAMA: Mapping[str, Any] = {
+    "model_type": "llama", "architectures": ["LlamaForCausalLM"], "hidden_size": 4096, "intermediate_size": 14336,
+    "num_hidden_layers": 32, "num_attention_heads": 32, "num_key_value_heads": 8, "vocab_size": 128256,
+    "max_position_embeddings": 131072, "rope_theta": 500000.0, "rms_norm_eps": 1e-5, "eos_token_id": 128001,
+    "bos_token_id": 128000, "tie_word_embeddings": False,
+}  # fmt: skip
+SHAPES: Mapping[str, Mapping[str, Any]] = {
+    "GSAI-ML/LLaDA-8B-Base": LLADA,
+    "GSAI-ML/LLaDA-8B-Instruct": LLADA,
+    "GSAI-ML/LLaDA-1.5": LLADA,
+    "Dream-org/Dream-v0-Base-7B": DREAM,
+    "Dream-org/Dream-v0-Instruct-7B": DREAM,
+    "Gen-Verse/MMaDA-8B-Base": MMADA,
+    "Gen-Verse/MMaDA-8B-MixCoT": MMADA,
+    "meta-llama/Llama-3.1-8B": LLAMA,
+    "meta-llama/Llama-3.1-8B-Instruct": LLAMA,
+}
+
+
+def shape_of(name: str) -> dict[str, Any] | None:
+    """The fields of config.json of a Hub id that is known and not in the Hub's cache; else None."""
+    from huggingface_hub import try_to_load_from_cache
+
+    if name not in SHAPES or isinstance(try_to_load_from_cache(name, "config.json"), str):
+        return None
+    return dict(SHAPES[name])

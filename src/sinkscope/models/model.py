@@ -239,7 +239,7 @@ class Model:
 
     def save(self, folder: str | os.PathLike[str]) -> Path:
         """Write a checkpoint folder that `sk.load` and transformers both load; the folder must be new or empty."""
-        from sinkscope.models.saving import save
+        from sinkscope.models.weights import save
 
         return save(self, folder)
 

@@ -1,4 +1,4 @@
-"""Stored weights become a native transformers module, with every key accounted for, packed or plain; transformers is kept quiet."""
+"""Stored weights become a native transformers module, with every key accounted for, packed or plain; and a folder again."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import hashlib
 import json
 import logging
 import math
+import os
 import re
 import sys
 from collections.abc import Iterator, Mapping
@@ -19,8 +20,9 @@ import torch
 from torch import Tensor, nn
 
 from sinkscope.errors import CheckpointError
+from sinkscope.files import describe_error, short
 from sinkscope.models.checkpoint import Header, native_class
-from sinkscope.models.family import Family
+from sinkscope.models.family import Config, Family
 from sinkscope.models.model import Model
 
 if TYPE_CHECKING:
@@ -28,6 +30,12 @@ if TYPE_CHECKING:
 
 SCHEMES = ("int8", "int4")  # a scale per row; a scale and a zero point per GROUP inputs of a row
 GROUP = 32
+FAMILY = "sinkscope_family"  # in config.json: the family of a folder that `save` wrote
+BLOCK = "sinkscope_block"
+DECODE = "sinkscope_decode"
+OWN_TYPE = "sinkscope_"  # how types begin that transformers does not know
+ROTARY = "rope_full_precision"
+
 Device = str | torch.device | dict[str, Any] | None  # a mapping: module → device
 
 
@@ -187,14 +195,10 @@ def quantize(model: Model, scheme: str) -> Model:
     """Pack every linear layer but the output head, in place; embeddings, norms and experts in one tensor stay plain."""
     if model.quantization is not None:
         raise CheckpointError(f"{model.name} is quantised already ({model.quantization}); leave quantization out.")
-    try:
-        with no_warnings():
-            from torchao.quantization import Int8WeightOnlyConfig, IntxWeightOnlyConfig, MappingType, quantize_
-            from torchao.quantization.granularity import PerGroup
-    except ImportError:
-        raise CheckpointError(
-            f"{scheme} weights need the package torchao; install it: pip install -e '.[quant]'"
-        ) from None
+    with no_warnings():
+        from torchao.quantization import Int8WeightOnlyConfig, IntxWeightOnlyConfig, MappingType, quantize_
+        from torchao.quantization.granularity import PerGroup
+
     ends: Any = model.module
     head = ends.get_output_embeddings()
     layers = [part for part in model.module.modules() if isinstance(part, nn.Linear) and part is not head]
@@ -209,3 +213,61 @@ def quantize(model: Model, scheme: str) -> Model:
     both = f"{model.fingerprint}{json.dumps(scheme)}"
     model.quantization, model.fingerprint = scheme, hashlib.sha256(both.encode()).hexdigest()
     return model
+
+
+# ---- back into a folder
+
+
+def save(model: Model, folder: str | os.PathLike[str]) -> Path:
+    """Write weights, config and tokenizer into a new or empty folder."""
+    path = Path(folder).expanduser()
+    if path.exists() and (not path.is_dir() or any(path.iterdir())):
+        raise CheckpointError(
+            f"Expected a new or empty folder to save {model.name} to, got {short(str(path))}; name another."
+        )
+    if model.quantization is not None:
+        raise CheckpointError(
+            f"Expected plain weights to save, and those of {model.name} are {model.quantization}; load it without quantization."
+        )
+    module: Any = model.module
+    try:
+        path.mkdir(parents=True, exist_ok=True)
+        with quiet():  # a bar for each shard
+            module.save_pretrained(str(path), save_original_format=False)
+        if model.tokenizer is not None:
+            model.tokenizer.save_pretrained(str(path))
+        config = path / "config.json"
+        written = {**json.loads(config.read_text(encoding="utf-8")), **family_fields(model)}
+        if str(written.get("model_type", "")).startswith(OWN_TYPE):
+            native: Any = type(module.config).__mro__[1]
+            written["model_type"] = native.model_type
+        config.write_text(json.dumps(written, indent=2) + "\n", encoding="utf-8")
+    except OSError as error:
+        raise CheckpointError(
+            f"{model.name} could not be saved to {short(str(path))} ({describe_error(error)})."
+        ) from None
+    return path
+
+
+def family_fields(model: Model) -> dict[str, Any]:
+    """What config.json needs beside the native class's own fields."""
+    fields = {
+        FAMILY: model.family.name,
+        "mask_token_id": model.mask_id,
+        BLOCK: model.block,
+        DECODE: model.checkpoint_defaults,
+    }
+    return {name: value for name, value in fields.items() if value not in (None, {})}
+
+
+def keep_native_names(module: Any, model: Model, config: Config) -> None:
+    """Make the module's own `save_pretrained` write names that its config describes, and the family into its config.
+
+    Otherwise it would turn the names back into those that the checkpoint had, under a config of another class.
+    """
+    if model.family.key_mapping:
+        module._weight_conversions = None
+    for name, value in family_fields(model).items():
+        setattr(module.config, name, value)
+    if ROTARY in config:
+        setattr(module.config, ROTARY, config[ROTARY])

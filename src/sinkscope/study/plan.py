@@ -12,7 +12,7 @@ import torch
 
 from sinkscope.decoding.cost import CORE, Size, device_of, total_seconds
 from sinkscope.errors import CheckpointError, TaskError
-from sinkscope.models.load import load_config_only, resolve_dtype
+from sinkscope.models.load import LoadOptions, load_config_only
 from sinkscope.models.model import Model
 from sinkscope.study.run import need_a_model, shown_names
 from sinkscope.study.schema import Study, TaskPlan, name_and_mode
@@ -78,7 +78,7 @@ def forecast(study: Study, device: str = "cpu") -> Forecast:
     chosen = device_of(device)
     study = _with_sizes(study)
     on_cpu = chosen is CORE
-    wanted = resolve_dtype(study.dtype, "cpu" if on_cpu else None) if on_cpu or study.dtype else torch.bfloat16
+    wanted = LoadOptions(dtype=study.dtype).resolved_dtype if on_cpu or study.dtype else torch.bfloat16
     dtype = wanted if isinstance(wanted, torch.dtype) else torch.bfloat16
     found: list[ModelForecast] = []
     kinds, left_out = Counter[str](), list[str]()

@@ -9,7 +9,6 @@ import torch
 from torch import Tensor
 
 from sinkscope.attention.call import Call
-from sinkscope.decoding.caches.density import certainty_density
 from sinkscope.decoding.caches.policy import CachePolicy, CacheStep
 from sinkscope.decoding.canvas import Canvas, Step
 from sinkscope.errors import DecodeError
@@ -36,9 +35,7 @@ class D2Cache(CachePolicy):
 
     def due(self, canvas: Canvas, step: CacheStep) -> bool | Tensor:
         memory = step.memory
-        open_here = canvas.masked_positions()
-        open_here[:, : step.block[0]] = False
-        open_here[:, step.block[1] :] = False
+        open_here = canvas.masked_positions(step.block)
         memory["open"] = open_here
         if "chosen" not in memory:
             return True
@@ -149,3 +146,23 @@ def topped_up(chosen: Tensor, score: Tensor, importance: Tensor, goes_on: Tensor
         best = order[row].masked_fill(chosen[row], -torch.inf).topk(missing).indices
         chosen[row, best] = True
     return chosen
+
+
+def certainty_density(canvas: Canvas, sigma: float) -> Tensor:
+    """How much is known around each column, float32 [batch, column], 0 outside the answer; between 0 and 1.
+
+    Everything before the answer counts as known, and everything behind it as soon as its last column is.
+    """
+    start, length = canvas.answers[0], canvas.length
+    known = ~canvas.masked_positions()[:, start : start + length]
+    left = torch.ones_like(known)
+    right = known[:, -1:].expand_as(known)
+    around = torch.cat([left, known, right], 1).float()  # the columns from −length to 2 × length
+    places = torch.arange(-length, 2 * length, device=around.device)
+    distance = torch.arange(length, device=around.device)[:, None] - places
+    kernel = (-distance.float().square() / (2 * sigma**2)).exp()
+    offsets = torch.arange(-3 * length, 3 * length, device=around.device).float()
+    total = (-offsets.square() / (2 * sigma**2)).exp().sum()
+    density = canvas.tokens.new_zeros(canvas.tokens.shape, dtype=torch.float32)
+    density[:, start : start + length] = around @ kernel.T / total
+    return density

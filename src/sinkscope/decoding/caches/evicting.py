@@ -1,4 +1,4 @@
-"""Policies that keep a share of the keys outside the block: by what they received, by place, by chance; sinks kept or dropped."""
+"""Policies that keep a share of the keys outside the block: by what they received, by place, by chance, by the block's query."""
 
 from __future__ import annotations
 
@@ -9,9 +9,11 @@ from typing import Annotated, Any, ClassVar, Literal
 import torch
 from pydantic import Field
 from torch import Tensor
+from torch.nn.functional import max_pool1d
 
-from sinkscope.decoding.caches.policy import CachePolicy, CacheStep, Per
-from sinkscope.decoding.canvas import Canvas
+from sinkscope.attention.call import Call
+from sinkscope.decoding.caches.policy import CachePolicy, CacheStep, Per, Span
+from sinkscope.decoding.canvas import Canvas, Step
 from sinkscope.errors import DecodeError
 from sinkscope.validation import Count, FromZero, Seed, Share, settings
 
@@ -47,7 +49,7 @@ class Evicting(CachePolicy):
             raise DecodeError(f"{name} has no effect in {self!r:.200}; leave it out.")
 
     @property
-    def forced(self) -> Literal["keep", "drop"] | None:
+    def forced(self) -> Literal["keep", "drop"] | None:  # type: ignore[override]
         """What becomes of the sinks, whatever the score says."""
         return self.sinks
 
@@ -57,7 +59,7 @@ class Evicting(CachePolicy):
         return False
 
     @property
-    def needs_received(self) -> bool:
+    def needs_received(self) -> bool:  # type: ignore[override]
         """Not where all are kept, or none is ever read."""
         chooses = self.keep < 1 and self.refresh != 1 and (self.reads_received or self.forced is not None)
         return chooses or self.drift is not None
@@ -148,7 +150,7 @@ class SparseCache(Evicting):
         self.refuse(seed=bool(self.seed) and self.by != "random", sinks=self.sinks is not None and "sinks" in self.by)
 
     @property
-    def forced(self) -> Literal["keep", "drop"] | None:
+    def forced(self) -> Literal["keep", "drop"] | None:  # type: ignore[override]
         own: dict[str, Literal["keep", "drop"]] = {"sinks": "keep", "no_sinks": "drop"}
         return own.get(self.by, self.sinks)
 
@@ -162,3 +164,100 @@ class SparseCache(Evicting):
         if self.by == "received" and received is not None:
             return by_kv_head(received, keys.shape[1])
         return nearness(keys.shape[:3], self.window(canvas, step), keys)
+
+
+@settings(DecodeError)
+class Focus(Received):
+    """After Focus-dLLM's description: of the block's masks those are computed that were surest before, and the last commits.
+
+    Keys outside the block stay by what they received, sinks first. Not compared with its authors' code.
+    """
+
+    name: ClassVar[str] = "focus"
+
+    queries: Share = 0.5  # of the block's masks
+    sinks: Literal["keep", "drop"] | None = "keep"
+
+    def due(self, canvas: Canvas, step: CacheStep) -> bool | Tensor:
+        if "confidence" not in step.memory or super().due(canvas, step) is True:
+            return True
+        masks = canvas.masked_positions(step.block)
+        counts = (masks.sum(1) * self.queries).ceil().long()
+        sure = step.memory["confidence"].masked_fill(~masks, -torch.inf)
+        rank = sure.argsort(dim=1, descending=True, stable=True).argsort(dim=1)
+        chosen = masks & (rank < counts[:, None])
+        if step.shift:  # the row before a mask predicts it
+            chosen = chosen.roll(-1, dims=1)
+        due: Tensor = chosen | (step.memory["committed"] & masks.any(1, keepdim=True))
+        return due
+
+    def note(self, done: Step, canvas: Canvas, step: CacheStep) -> None:
+        before = step.memory.get("confidence", torch.zeros_like(done.confidence))
+        step.memory["confidence"] = torch.where(done.confidence.isnan(), before, done.confidence)
+        step.memory["committed"] = done.committed
+
+
+# ---- Sparse-dLLM (arXiv 2508.02558)
+
+FULL = 2  # forwards over the whole canvas at the begin of a block
+
+
+@settings(DecodeError)
+class SparseDLLM(Evicting):
+    """Two full forwards begin a block; then it runs alone, against the share of keys that its mean query points at.
+
+    A column's score is the largest among its neighbours, `kernel` columns in all, the block left out of the row.
+    """
+
+    name: ClassVar[str] = "sparse_dllm"
+    compared: ClassVar[bool] = True
+    draws_computed: ClassVar[bool] = True
+
+    keep: Share = 0.5
+    kernel: Count = 3
+    _: KW_ONLY
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.kernel % 2 == 0:
+            raise DecodeError(f"Expected an odd kernel, whose middle is a column, got {self.kernel}.")
+
+    def due(self, canvas: Canvas, step: CacheStep) -> bool | Tensor:
+        return step.index < FULL or super().due(canvas, step)
+
+    def window(self, canvas: Canvas, step: CacheStep) -> Span:
+        if (
+            step.index < FULL
+        ):  # a shifted model needs the row before the block, unless its first column is known by then
+            masked = bool(canvas.masked_positions()[:, step.block[0]].any())
+            step.memory["window"] = step.span(*step.block) if masked else step.block
+        window: Span = step.memory["window"]
+        return window
+
+    def budget(self, outside: Tensor) -> Tensor:
+        return (outside.double() * self.keep).floor().long()
+
+    def watch(self, call: Call, canvas: Canvas, step: CacheStep) -> None:
+        if call.queries == canvas.width:
+            step.memory["query", call.layer] = call.q[:, :, slice(*step.block)].mean(2)
+
+    def score(self, keys: Tensor, values: Tensor, received: Tensor | None, canvas: Canvas, step: CacheStep) -> Tensor:
+        query = step.memory["query", step.layer]  # [batch, head, dim]
+        of_head = keys.repeat_interleave(query.shape[1] // keys.shape[1], dim=1)
+        importance = (query[:, :, None] * of_head).sum(-1).mean(1)  # [batch, column]
+        start, stop = self.window(canvas, step)
+        outside = torch.cat([importance[:, :start], importance[:, stop:]], 1)
+        pooled = max_pool1d(outside[:, None].float(), self.kernel, stride=1, padding=self.kernel // 2)[:, 0]
+        ranked = rank_as_topk(pooled, int(pooled.shape[1] * self.keep))
+        between = ranked.new_zeros(len(ranked), stop - start)
+        scores = torch.cat([ranked[:, :start], between, ranked[:, start:]], 1)
+        return scores[:, None].expand(keys.shape[:3])
+
+
+def rank_as_topk(scores: Tensor, count: int) -> Tensor:
+    """Ranks [batch, column] of scores: where equal ones stand on both sides of the limit, those rank higher that topk takes."""
+    taken = torch.zeros_like(scores, dtype=torch.bool)
+    if count:
+        taken.scatter_(1, scores.topk(count, dim=1).indices, True)
+    values = scores.unique(sorted=True)
+    return 2.0 * torch.searchsorted(values, scores) + taken

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from resource import RUSAGE_SELF, getrusage
 from typing import Any, cast
@@ -56,22 +56,17 @@ class PolicyForwards(Forwards):
 
     # ---- what the next forward computes
 
-    def window(self, block: Span, columns: int) -> Span:
+    def window(self, span: Span, columns: int) -> Span:
         """The columns of the next forward; all of them where it computes single ones."""
         if not self.planned:
-            self.plan(block, columns)
+            self.plan(span, columns)
         return (0, columns) if self.columns is not None else self.span
 
     def plan(self, block: Span, columns: int) -> None:
         """Ask the policy, once per forward."""
-        step, canvas = self.step, self.require_canvas()
-        step.before, step.block = (step.block if step.forward else None), block
-        step.index = 0 if step.moved else step.index
-        if step.forward == 0:  # asked once: on a GPU the host would wait
-            step.real = None if bool(canvas.real.all()) else canvas.real
+        step, canvas = self.step, self.begin(block)
         due = self.policy.due(canvas, step)
         forgotten = step.moved and not self.policy.lives_on  # what this block needs may have been freed
-        self.planned, self.columns = True, None
         self.looking = step.forward == 0 or forgotten or due is True
         if self.looking:
             self.span = (0, columns)
@@ -87,6 +82,27 @@ class PolicyForwards(Forwards):
             self.span = step.span((step.before or block)[0], block[1])
         else:
             self.span = self.policy.window(canvas, step)
+
+    def begin(self, block: Span) -> Canvas:
+        """A forward of this block is planned."""
+        step, canvas = self.step, self.require_canvas()
+        step.before, step.block = (step.block if step.forward else None), block
+        step.index = 0 if step.moved else step.index
+        if step.forward == 0:  # asked once: on a GPU the host would wait
+            step.real = None if bool(canvas.real.all()) else canvas.real
+        self.planned, self.columns = True, None
+        return canvas
+
+    def end(self, share: float, computed: Callable[[], Tensor]) -> None:
+        """A forward is over that computed this share of the canvas; computed: bool [layer, batch, column]."""
+        self.computed_share.append(share)
+        if self.keeps_maps:
+            self.computed_maps.append(computed().cpu())
+        step = self.step
+        step.since, step.index, step.forward = step.since + 1, step.index + 1, step.forward + 1
+        self.planned = False
+        self.kept_bytes = max(self.kept_bytes, self.held())
+        self.peak_bytes = max(self.peak_bytes, self.kept_bytes)
 
     def require_canvas(self) -> Canvas:
         if self.canvas is None:
@@ -110,11 +126,9 @@ class PolicyForwards(Forwards):
         return torch.cat([computed[:, :1], computed[:, :-1]], 1)
 
     def wanted(self, positions: Tensor) -> Tensor:
-        """Where candidates are made, bool [batch, column]: what the policy asks for too, if the last forward predicts it."""
         return self.policy.candidates(positions, self.require_canvas(), self.step) & self.predicted()
 
     def draws(self, rows: Tensor, columns: Tensor, width: int) -> tuple[int, Tensor]:
-        """How many positions of a row random numbers are drawn for, and where (rows, columns) [n] stand among them."""
         if not self.policy.draws_computed:
             return width, columns
         computed = self.computed()
@@ -123,34 +137,23 @@ class PolicyForwards(Forwards):
 
     # ---- a forward
 
-    def visible(self, canvas: Tensor, real: Tensor | None, block: Span, keep: bool = False) -> Tensor | None:
+    def visible(self, tokens: Tensor, real: Tensor | None, span: Span, keep: bool = False) -> Tensor | None:
         return None
 
-    def __call__(self, canvas: Tensor, real: Tensor | None, block: Span, keep: bool = False) -> Tensor:
-        """canvas [batch, position] → hidden [batch, window, width], of the whole canvas where single columns are computed."""
-        width = canvas.shape[1]
-        self.window(block, width)
-        positions = self._positions(canvas, real)
-        computed = width if self.columns is None else self.columns.shape[1]
-        if self.columns is None and not self.looking:
-            computed = self.span[1] - self.span[0]
-        self.computed_share.append(computed / width)
-        step = self.step
-        if self.keeps_maps:
-            self.computed_maps.append(self.computed().cpu().expand(len(self.layers), -1, -1))
+    def __call__(self, tokens: Tensor, real: Tensor | None, span: Span, keep: bool = False) -> Tensor:
+        """tokens [batch, position] → hidden [batch, window, width], of the whole canvas where single columns are computed."""
+        width = tokens.shape[1]
+        self.window(span, width)
+        positions = self._positions(tokens, real)
+        computed = self.span[1] - self.span[0] if self.columns is None else self.columns.shape[1]
         with self.watched():
             if self.looking:
-                hidden = self.look(canvas, real, positions)
+                hidden = self.look(tokens, real, positions)
             elif self.columns is not None:
-                hidden = self.run_columns(canvas, positions, real)
+                hidden = self.run_columns(tokens, positions, real)
             else:
-                hidden = self.run_span(canvas, positions)
-        step.since += 1
-        step.index += 1
-        step.forward += 1
-        self.planned = False
-        self.kept_bytes = max(self.kept_bytes, self.held())
-        self.peak_bytes = max(self.peak_bytes, self.kept_bytes)
+                hidden = self.run_span(tokens, positions)
+        self.end(computed / width, lambda: self.computed().expand(len(self.layers), -1, -1))
         return hidden
 
     @contextmanager
@@ -277,7 +280,6 @@ class PolicyForwards(Forwards):
         self.kept_maps[-1].append(kept.cpu())
 
     def use(self) -> CacheUse:
-        """What this generation computed and held."""
         computed = torch.stack(self.computed_maps) if self.computed_maps else None
         looks = [torch.stack(layers) for layers in self.kept_maps if len(layers) == len(self.layers)]
         return CacheUse(
@@ -294,13 +296,8 @@ class PolicyForwards(Forwards):
 
     def scores(self, number: int, window: Span) -> Tensor:
         """[batch, kv head, column] of one layer: the policy's, with the nearest and the sinks where they are forced."""
-        layer, policy, canvas, received = (
-            self.layers[number],
-            self.policy,
-            self.require_canvas(),
-            self.received.get(number),
-        )
-        self.step.layer = number
+        layer, policy, canvas = self.layers[number], self.policy, self.require_canvas()
+        received, self.step.layer = self.received.get(number), number
         keys, values = layer.whole or (layer.keys, layer.values)
         shape = keys.shape[:3]
         scores = policy.score(keys, values, received, canvas, self.step).double()
@@ -341,9 +338,11 @@ class PolicyForwards(Forwards):
         drifts = [layer.value_drift().to(self.model.device) for layer in self.layers]
         return float(torch.stack(drifts).mean())
 
-    def note(self, done: Step) -> None:
-        """A step was committed."""
-        self.policy.note(done, self.require_canvas(), self.step)
+    def note(self, step: Step) -> None:
+        self.policy.note(step, self.require_canvas(), self.step)
+
+    def attach(self, canvas: Canvas, keep: bool) -> None:
+        self.canvas, self.keeps_maps = canvas, keep
 
 
 def positions_of(due: Tensor, inside: Tensor | None = None) -> Tensor:

@@ -11,8 +11,8 @@ from torch.nn.functional import cosine_similarity
 
 from sinkscope.attention.forward import forward_context, running
 from sinkscope.attention.patch import padding_row
-from sinkscope.decoding.caches.dllm_cache import DLLMCache
 from sinkscope.decoding.caches.forwards import PolicyForwards, positions_of
+from sinkscope.decoding.caches.keeping import DLLMCache
 from sinkscope.decoding.caches.policy import Span
 from sinkscope.errors import DecodeError
 from sinkscope.models.model import Model
@@ -36,18 +36,14 @@ class LayerForwards(PolicyForwards):
         self.outputs: dict[tuple[str, int], Tensor] = {}  # of attention and MLP by layer, [batch, column, width]
 
     def plan(self, block: Span, columns: int) -> None:
-        step, canvas = self.step, self.require_canvas()
-        step.before, step.block = (step.block if step.forward else None), block
-        step.index = 0 if step.moved else step.index
-        if step.forward == 0:
-            step.real = None if bool(canvas.real.all()) else canvas.real
-        self.planned, self.span, self.columns = True, (0, columns), None
+        self.begin(block)
+        self.span = (0, columns)
 
-    def __call__(self, canvas: Tensor, real: Tensor | None, block: Span, keep: bool = False) -> Tensor:
-        self.window(block, canvas.shape[1])
+    def __call__(self, tokens: Tensor, real: Tensor | None, span: Span, keep: bool = False) -> Tensor:
+        self.window(span, tokens.shape[1])
         base: Any = self.model.module.base_model
-        hidden = base.embed_tokens(canvas)
-        positions = self._positions(canvas, real).expand(len(canvas), -1)
+        hidden = base.embed_tokens(tokens)
+        positions = self._positions(tokens, real).expand(len(tokens), -1)
         rotary = base.rotary_emb(hidden, positions)
         mask = padding_row(base.config, None if real is None else real.to(torch.int64))
         maps: list[Tensor] = []
@@ -55,23 +51,11 @@ class LayerForwards(PolicyForwards):
             self.step.layer = number
             hidden, due = self.run_layer(number, hidden, rotary, mask)
             maps.append(due)
-        self.note_forward(maps)
+        computed = torch.stack([one.cpu() for one in maps])
+        self.step.looks += int(bool(computed.all()))
+        self.end(float(computed.float().mean()), lambda: computed)
         normed: Tensor = base.norm(hidden)
         return normed
-
-    def note_forward(self, maps: list[Tensor]) -> None:
-        """Count what was computed; maps: bool [batch, column] of each layer."""
-        computed = torch.stack([one.cpu() for one in maps])
-        self.computed_share.append(float(computed.float().mean()))
-        if self.keeps_maps:
-            self.computed_maps.append(computed)
-        step = self.step
-        step.looks += int(bool(computed.all()))
-        step.index += 1
-        step.forward += 1
-        self.planned = False
-        self.kept_bytes = max(self.kept_bytes, self.held())
-        self.peak_bytes = max(self.peak_bytes, self.kept_bytes)
 
     def run_layer(
         self, number: int, hidden: Tensor, rotary: tuple[Tensor, Tensor], mask: Tensor | None

@@ -75,8 +75,20 @@ class CacheStep:
         return drawn.gather(-1, shifted[:, None, :].expand(shape))
 
 
+class KeepsAll:
+    """What a policy says that leaves no key out."""
+
+    needs_received: bool = False
+    keep: float = 1.0  # share of the columns outside the window that stays
+    per: Per = "head"  # which heads keep the same columns: each its own, all of a layer, or all of the model
+    recent: int = 0  # nearest columns that stay, whatever the score says
+    drift: float | None = None  # limit of how far values may turn before the next look; None: they are not watched
+    forced: Literal["keep", "drop"] | None = None  # what becomes of sinks, whatever the score says
+    rule: Mapping[str, Any] | None = None  # what a sink is, as in study files; None: an epsilon of 3, in column sums
+
+
 @settings(DecodeError)
-class CachePolicy:
+class CachePolicy(KeepsAll):
     """Subclass it with a `name` and settings as fields; what it remembers of a generation goes into `step.memory`."""
 
     name: ClassVar[str] = ""
@@ -120,40 +132,6 @@ class CachePolicy:
 
     # ---- what follows
 
-    @property
-    def needs_received(self) -> bool:
-        return False
-
-    @property
-    def keep(self) -> float:
-        """Share of the columns outside the window that stays."""
-        return 1.0
-
-    @property
-    def per(self) -> Per:
-        """Which heads keep the same columns: each its own, all of a layer, or all of the model."""
-        return "head"
-
-    @property
-    def recent(self) -> int:
-        """How many nearest columns stay, whatever the score says."""
-        return 0
-
-    @property
-    def drift(self) -> float | None:
-        """Limit of how far values may turn before the next look; None: they are not watched."""
-        return None
-
-    @property
-    def forced(self) -> Literal["keep", "drop"] | None:
-        """What becomes of sinks, whatever the score says."""
-        return None
-
-    @property
-    def rule(self) -> Mapping[str, Any] | None:
-        """What a sink is, as in study files; None: an epsilon of 3, in column sums."""
-        return None
-
     def budget(self, outside: Tensor) -> Tensor:
         """How many columns are kept of so many outside the window; int [batch] both."""
         return (outside * self.keep).ceil().long()
@@ -184,4 +162,4 @@ def read_policy(value: Any) -> Any:
         return CACHE_POLICIES[words.pop("name", "sparse_cache")](**words)
     if isinstance(value, str) and value not in ("none", "prefix", "dual", "exact"):
         return CACHE_POLICIES[value]()
-    return value
+    return None if value == "none" else value

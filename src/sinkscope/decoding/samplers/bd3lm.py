@@ -196,10 +196,10 @@ def write_tokens(state: NoisyCanvas, chances: Tensor, block: tuple[int, int], ti
         stays = ((time - gap) / time).double()
         weights = chances * (1 - stays)
         weights[..., state.mask_id] = stays
-        return state.fill(state.draws.token(weights), block)
-    tokens = state.draws.token(chances)
+        return state.fill(state.draw(weights), block)
+    tokens = state.draw(chances)
     masked = state.masked[0, slice(*block)].nonzero().flatten()
-    place = block[0] + int(masked[torch.randint(0, len(masked), (1,), generator=state.draws.generators[0])])
+    place = block[0] + int(masked[torch.randint(0, len(masked), (1,), generator=state.noise.generators[0])])
     return state.fill(tokens[:, place - block[0]][:, None], (place, place + 1))
 
 

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from sinkscope.decoding.canvas import Picks
-from sinkscope.decoding.commit import CommitRule, most_confident, register
+from sinkscope.decoding.choose import CommitRule, most_confident, register
 from sinkscope.decoding.samplers.llada import quota
 from sinkscope.decoding.settings import Cache, Choice, Decode, Layout, Stop, TokenId, TokenIds, sampler
 from sinkscope.errors import DecodeError

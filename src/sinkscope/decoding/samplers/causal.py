@@ -10,11 +10,9 @@ from torch import Tensor
 
 from sinkscope.attention.forward import COMMITTED, PROMPT, Forward, forward_context
 from sinkscope.decoding.canvas import DecodeRun, Step
-from sinkscope.decoding.choose import CHOICES
-from sinkscope.decoding.noise import noise_of
+from sinkscope.decoding.choose import CHOICES, noise_of
 from sinkscope.decoding.settings import Choice, Decode, Stop, sampler
 from sinkscope.errors import DecodeError
-from sinkscope.models.model import Model
 from sinkscope.validation import Count, NonNegative, Share, Truth
 
 
@@ -37,29 +35,19 @@ class Autoregressive(Decode):
     _: KW_ONLY
     stop: Stop = "eos"
 
-    def generate(
-        self, model: Model, prompt: Tensor, attention_mask: Tensor | None, run: DecodeRun
-    ) -> tuple[Tensor, list[Tensor]]:
-        endless = self.stop == "never"
-        canvas, _ = continue_text(model, prompt, self, attention_mask, run, recompute=self.recompute, endless=endless)
-        return canvas, list(canvas[:, prompt.shape[1] :])
+    def generate(self, run: DecodeRun) -> tuple[Tensor, list[Tensor]]:
+        canvas, _ = continue_text(run, recompute=self.recompute)
+        return canvas, list(canvas[:, run.prompt.shape[1] :])
 
 
 def continue_text(
-    model: Model,
-    prompt: Tensor,
-    settings: Decode,
-    attention_mask: Tensor | None,
-    run: DecodeRun,
-    *,
-    recompute: bool = False,
-    endless: bool = False,
-    thinking: tuple[int | None, int | None] = (None, None),
+    run: DecodeRun, recompute: bool = False, thinking: tuple[int | None, int | None] = (None, None)
 ) -> tuple[Tensor, int]:
-    """prompt [batch, position] → tokens [batch, position + length], after a row's end padding; and the columns reached.
+    """Tokens [batch, position + length], after a row's end padding; and the columns reached.
 
-    endless: no token ends a row. thinking: after so many tokens without it this marker is written.
+    thinking: after so many tokens without it this marker is written.
     """
+    model, prompt, settings, attention_mask = run.model, run.prompt, run.settings, run.attention_mask
     if not model.causal:
         raise DecodeError(f"{model.name} is a diffusion model; use Decode.{model.defaults.sampler} or Decode.parallel.")
     from transformers import DynamicCache
@@ -77,7 +65,7 @@ def continue_text(
     noise = noise_of(settings, canvas.shape, padding)
     chooser = CHOICES[settings.choice](settings, noise, model.eos_id, model.eot_id)
     named = model.eos_ids if settings.eos_id is None else (settings.eos_id,)
-    ends = torch.tensor(() if endless else named, dtype=torch.int64, device=prompt.device)
+    ends = torch.tensor(() if settings.stop == "never" else named, dtype=torch.int64, device=prompt.device)
     finished = torch.zeros(batch, dtype=torch.bool, device=prompt.device)
     cache = None if recompute else DynamicCache(config=model.config)
     identity = object()

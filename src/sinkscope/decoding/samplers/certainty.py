@@ -11,10 +11,10 @@ from typing import ClassVar, Literal
 import torch
 from torch import Tensor
 
-from sinkscope.decoding.caches.density import certainty_density
+from sinkscope.decoding.caches.d2cache import certainty_density
 from sinkscope.decoding.canvas import Picks
-from sinkscope.decoding.commit import CommitRule, register
-from sinkscope.decoding.samplers.llada import LLaDA, quota
+from sinkscope.decoding.choose import CommitRule, register
+from sinkscope.decoding.samplers.llada import LLaDA, Quota
 from sinkscope.decoding.settings import Cache, Choice, Decode, sampler
 from sinkscope.errors import DecodeError
 from sinkscope.validation import Count, NonNegative, Positive, Share, Text
@@ -107,17 +107,10 @@ class PCSampler(LLaDA):
 
 
 @register("pc_sampler")
-class PCRule(CommitRule):
+class PCRule(Quota):
     """The quota of this step, by debiased confidence and place."""
 
     block_only: ClassVar[bool] = True
-
-    def begin(self) -> None:
-        self.steps: int = self.settings.steps // self.settings.blocks
-        self.masks: list[int] = (self.open() & self.block.inside).sum(1).tolist()
-
-    def is_unfinished(self) -> bool:
-        return self.step < self.steps
 
     def pick(self, candidates: Tensor, confidence: Tensor) -> Picks:
         settings = self.settings
@@ -125,4 +118,4 @@ class PCRule(CommitRule):
         place = torch.arange(score.shape[1], device=score.device) - self.block.span[0]
         score = score * (-settings.decay * place.float()).exp()
         score = score.masked_fill(confidence == -torch.inf, -torch.inf)
-        return Picks(self.best(score, [quota(count, self.steps, self.step) for count in self.masks]))
+        return Picks(self.best(score, self.counts(confidence)))

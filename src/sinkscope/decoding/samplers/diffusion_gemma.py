@@ -19,7 +19,6 @@ from sinkscope.attention.forward import MASKED, Forward, forward_context
 from sinkscope.decoding.canvas import DecodeRun, Step
 from sinkscope.decoding.settings import Cache, Decode, Layout, Stop, TokenId, sampler
 from sinkscope.errors import DecodeError
-from sinkscope.models.model import Model
 from sinkscope.validation import Count, FromZero, NonNegative, Share
 
 
@@ -66,19 +65,17 @@ class DiffusionGemma(Decode):
     def fit(self, length: int, words: Mapping[str, Any]) -> dict[str, Any]:
         return {"length": length}
 
-    def generate(
-        self, model: Model, prompt: Tensor, attention_mask: Tensor | None, run: DecodeRun
-    ) -> tuple[Tensor, list[Tensor]]:
-        return generate_natively(model, prompt, self, attention_mask, run)
+    def generate(self, run: DecodeRun) -> tuple[Tensor, list[Tensor]]:
+        return generate_natively(run)
 
 
 class GenerateWatcher:
     """Says what each forward inside `generate` is, and makes a Step of each forward of the decoder."""
 
-    def __init__(
-        self, model: Model, prompt: Tensor, settings: DiffusionGemma, padding: Tensor | None, run: DecodeRun
-    ) -> None:
-        self.model, self.settings, self.padding, self.run = model, settings, padding, run
+    def __init__(self, run: DecodeRun) -> None:
+        model, settings, prompt, mask = run.model, run.settings, run.prompt, run.attention_mask
+        self.model, self.settings, self.run = model, settings, run
+        self.padding = None if mask is None else (mask == 0).sum(1).cpu()
         self.text = prompt[:, :0]  # [batch, position]: what the encoder has read
         self.prompt, self.width = prompt.shape[1], prompt.shape[1] + settings.answer_length
         self.fill_id = model.pad_id or 0  # stands where no canvas is yet
@@ -169,12 +166,11 @@ class GenerateWatcher:
             yield
 
 
-def generate_natively(
-    model: Model, prompt: Tensor, settings: DiffusionGemma, attention_mask: Tensor | None, run: DecodeRun
-) -> tuple[Tensor, list[Tensor]]:
-    """prompt [batch, position], padded at the left → text of whole canvases, and each row's answer."""
+def generate_natively(run: DecodeRun) -> tuple[Tensor, list[Tensor]]:
+    """Text of whole canvases, and each row's answer; prompts are padded at the left."""
     from transformers.models.diffusion_gemma.generation_diffusion_gemma import EntropyBoundSamplerConfig
 
+    model, prompt, settings, attention_mask = run.model, run.prompt, run.settings, run.attention_mask
     module: Any = model.module
     ends = settings.eos_id if settings.eos_id is not None else list(model.eos_ids) or None
     asked = {
@@ -185,8 +181,7 @@ def generate_natively(
     words: dict[str, Any] = {name: value for name, value in asked.items() if value is not None}
     words |= {"max_new_tokens": settings.length, "pad_token_id": model.pad_id, "return_dict_in_generate": False}
     words |= {"eos_token_id": None if settings.stop == "never" else ends, "cache_implementation": None}
-    padding = None if attention_mask is None else (attention_mask == 0).sum(1).cpu()
-    watched = GenerateWatcher(model, prompt, settings, padding, run)
+    watched = GenerateWatcher(run)
     devices = [] if prompt.device.type == "cpu" else [prompt.device]
     try:
         generation = module._prepare_generation_config(None, **words)[0]

@@ -11,8 +11,7 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from sinkscope.decoding.canvas import Picks
-from sinkscope.decoding.commit import CommitRule, most_confident, register
+from sinkscope.decoding.choose import CommitRule, register
 from sinkscope.decoding.settings import Cache, Confidence, Decode, Layout, Stop, TokenId, TokenIds, sampler
 from sinkscope.errors import DecodeError
 from sinkscope.validation import Count, NonNegative, Truth
@@ -87,9 +86,8 @@ class Rounded(CommitRule):
     def is_unfinished(self) -> bool:
         return self.step < max(map(len, self.quotas), default=0)
 
-    def pick(self, candidates: Tensor, confidence: Tensor) -> Picks:
-        counts = [quotas[self.step] if self.step < len(quotas) else 0 for quotas in self.quotas]
-        return Picks(most_confident(confidence, counts, self.run.padding))
+    def counts(self, confidence: Tensor) -> list[int]:
+        return [quotas[self.step] if self.step < len(quotas) else 0 for quotas in self.quotas]
 
 
 def rounded(row: int, count: Tensor, share: Tensor) -> Tensor:

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from sinkscope.decoding.canvas import Picks
-from sinkscope.decoding.commit import CommitRule, most_confident, register
+from sinkscope.decoding.choose import CommitRule, most_confident, register
 from sinkscope.decoding.settings import Choice, Confidence, Decode, sampler
 from sinkscope.validation import Count, NonNegative, Share, Truth
 
@@ -44,7 +44,7 @@ class Dream(Decode):
     shift: Truth | None = None
 
     @property
-    def confidence(self) -> Confidence:
+    def confidence(self) -> Confidence:  # type: ignore[override]
         return ALGORITHMS[self.algorithm][0]
 
     @property
@@ -126,3 +126,30 @@ class PathPlanning(Schedule):
             count = int(len(places) * (1 - (self.step + 1) / self.steps))
             kept[row, places[confidence[row, places].argsort(stable=True)[:count]]] = False
         return Picks(commit=kept & open_positions, reopen=answer & ~kept & ~open_positions)
+
+
+@register("sparse_dllm")
+class BlockSchedule(Schedule):
+    """Sparse-dLLM's for Dream: the first step commits the block's first column, the others a share of its masks.
+
+    So the block can run alone.
+    """
+
+    block_only: ClassVar[bool] = True
+
+    def pick(self, candidates: Tensor, confidence: Tensor) -> Picks:
+        if self.step == 0:
+            first = torch.zeros_like(confidence, dtype=torch.bool)
+            first[:, self.block.span[0]] = True
+            return Picks(first & self.open())
+        masks = self.open().sum(1).tolist()
+        last = self.step == self.steps - 1
+        share = 1.0 if last else float(dream_share(self.times, self.step))
+        counts = [int(count * share) for count in masks]
+        start, stop = self.block.span
+        chosen = torch.zeros_like(self.block.inside)
+        # Ties fall as of a topk over the block alone.
+        chosen[:, start:stop] = most_confident(
+            confidence[:, start:stop].float(), counts, torch.zeros(len(counts)).int()
+        )
+        return Picks(chosen)

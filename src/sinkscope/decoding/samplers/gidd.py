@@ -1,20 +1,24 @@
-"""GIDD's samplers: a reverse step may change any token, and self-correction changes a finished text token by token."""
+"""GIDD's samplers: a reverse step may change any token, and self-correction a finished text; GIDD v2 writes blocks of noise."""
 
 from __future__ import annotations
 
 import math
 from dataclasses import KW_ONLY
-from typing import Annotated, ClassVar, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 import torch
 from pydantic import Field
 from torch import Tensor
 
+from sinkscope.attention.forward import forward_context
+from sinkscope.decoding.canvas import LAYOUTS, Canvas
+from sinkscope.decoding.choose import truncated
 from sinkscope.decoding.noisy import NoisyCanvas, NoisyDecode, known_tokens
 from sinkscope.decoding.samplers.mdlm import reverse_weights
-from sinkscope.decoding.settings import Layout, sampler
+from sinkscope.decoding.settings import Layout, TokenId, sampler
 from sinkscope.errors import DecodeError, PromptError
-from sinkscope.validation import Count, FromZero, NonNegative, Share, Truth
+from sinkscope.models.model import Model
+from sinkscope.validation import Count, FromZero, NonNegative, Number, Share, Truth
 
 LEAST_UNIFORM = math.exp(-20)
 MDLM_NOISE = 1e-4
@@ -96,7 +100,7 @@ def draw(state: NoisyCanvas, chances: Tensor) -> Tensor:
     """One uniform number per position against the sums of chances so far, [batch, position]."""
     sums = chances.cumsum(-1)
     sums[..., -1] = 1.0001
-    uniform = state.draws.uniform(chances.shape[:2]).to(chances.device)
+    uniform = state.noise.whole(chances.shape[:2], torch.float32).to(chances.device)
     return (sums > uniform[..., None]).int().argmax(-1)
 
 
@@ -171,3 +175,215 @@ def correct_one(state: NoisyCanvas, row: int, chances: Tensor) -> Tensor:
     tokens = state.tokens.clone()
     tokens[row, place] = torch.where(scores[place] > 0, drawn[place], tokens[row, place])
     return tokens
+
+
+# ---- GIDD v2: each step of a block reads all that is left of the canvas
+
+
+class BlockCanvas(NoisyCanvas):
+    """Which positions are written is known by name: noise may look like text."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self.written = self.canvas.given.clone()  # bool [batch, position]
+        self.cache: Any = None
+
+    @property
+    def masked(self) -> Tensor:
+        return ~self.written
+
+    @property
+    def noise_type(self) -> float:
+        own = self.settings.noise_type
+        return float(self.model.config.noise_type if own is None else own)
+
+    @property
+    def eos_id(self) -> int | None:
+        return self.model.eos_id if self.settings.eos_id is None else int(self.settings.eos_id)
+
+    def noise_at(self, signal: Tensor) -> Tensor:
+        """Chances [vocab] of what noise puts in a token's place."""
+        words = self.model.vocabulary
+        uniform = torch.sigmoid(signal + self.noise_type)
+        chances = torch.full((words,), float(uniform / (words - 1)))
+        chances[self.mask_id] = 1 - uniform
+        return chances
+
+    def read_prefix(self, stop: int) -> None:
+        """Everything before a block, which sees itself only, into a new cache."""
+        from transformers import DynamicCache
+
+        self.cache = DynamicCache(config=self.model.config)
+        if stop == 0:
+            return
+        self.run.forwards += 1
+        with forward_context(self.describe((0, stop), kind="prefill")):
+            self.run_model(self.tokens[:, :stop], past_key_values=self.cache)
+
+    def read_block(self, block: tuple[int, int]) -> Tensor:
+        """Logits [batch, column, vocab] of a block, in a forward over all that is left of the canvas."""
+        start, width = block[0], self.canvas.width
+        self.begin((start, width))
+        self.span = block
+        with forward_context(self.describe((start, width))):
+            logits = self.run_model(self.tokens[:, start:], past_key_values=self.cache)
+        self.cache.crop(start - width)
+        return self.barred(logits[:, : block[1] - start].float(), start)
+
+    def barred(self, logits: Tensor, start: int) -> Tensor:
+        """Without the mask, and without end-of-text where the answer is too short for it."""
+        logits[..., self.mask_id] = -torch.inf
+        most = self.canvas.answers[0] + self.settings.min_length - start
+        if self.eos_id is not None and most > 0:
+            logits[:, :most, self.eos_id] = -torch.inf
+        return logits
+
+    def is_ended(self) -> bool:
+        """Whether every row has end-of-text somewhere, in the noise that is left too, as the authors' code asks."""
+        return self.eos_id is not None and bool((self.tokens == self.eos_id).any(1).all())
+
+    def finish(self) -> tuple[Tensor, list[Tensor]]:
+        """The text up to its length, padded from the first end-of-text on."""
+        whole, _ = super().finish()
+        start = self.canvas.answers[0]
+        tokens = whole[:, : start + self.settings.length]
+        if self.eos_id is not None:
+            ends = tokens == self.eos_id
+            behind = (ends.cumsum(1) > 0) & ~ends[:, :1]
+            tokens = tokens.masked_fill(behind, self.model.config.pad_token_id)
+        return tokens, list(tokens[:, start:])
+
+
+@sampler("gidd_v2")
+class GIDDv2(NoisyDecode):
+    """GIDD v2's decoders: blocks behind the prompt in a canvas of `canvas` columns of noise (the checkpoint's context).
+
+    method "adaptive" replaces the `tokens_per_step` positions that would gain most, "ancestral" draws a reverse step.
+    noise_type: how much of the noise is masks, the checkpoint's unless given (1000: none, −1000: all). min_length:
+    end-of-text is not written before. Temperature 0 with mask noise needs "adaptive".
+    """
+
+    layout: ClassVar[Layout] = "drawn"
+    state_class: ClassVar[type[NoisyCanvas]] = BlockCanvas
+    pads: ClassVar[bool] = False
+    unused: ClassVar[tuple[str, ...]] = ()
+
+    length: Count
+    block: Count | None = 128
+    steps: Count | None = 256
+    temperature: NonNegative = 0.0
+    _: KW_ONLY
+    method: Literal["adaptive", "ancestral"] = "adaptive"
+    top_k: Count | None = None
+    top_p: Share | None = None
+    tokens_per_step: Count = 1
+    schedule: Literal["cosine", "linear"] = "cosine"
+    noise_type: Number | None = None
+    min_length: FromZero = 0
+    canvas: Count | None = None
+    eos_id: TokenId | None = None
+
+    @property
+    def most_steps(self) -> int:
+        return self.blocks * (self.steps or 1)
+
+    def write(self, state: BlockCanvas) -> None:
+        if self.temperature == 0 and self.method == "ancestral" and state.noise_type < 0:
+            raise DecodeError("Temperature 0 leaves an ancestral step of mask noise nothing to draw; use adaptive.")
+        if self.noise == "per_row" and state.canvas.batch > 1:
+            raise DecodeError("Rows of a batch share their draws; decode prompts in turn (in a study: chunk: 1).")
+        start, width, size = state.canvas.answers[0], state.canvas.width, self.block or state.canvas.width
+        # The layout has drawn the same canvas: the stream goes on behind it.
+        draw_prior(state.model, state.tokens[:, :start], self, state.noise.generators[0])
+        for first in range(start, min(start + self.length, width), size):
+            write_block(state, (first, min(first + size, width)))
+            if state.is_ended():
+                break
+
+
+def draw_prior(model: Model, prompt: Tensor, settings: Any, generator: torch.Generator) -> Tensor:
+    """A canvas of noise [batch, canvas]: masks, and random tokens where the noise has some."""
+    config = model.config
+    width = settings.canvas or config.max_position_embeddings
+    if prompt.shape[1] + settings.length > width:
+        raise DecodeError(
+            f"Expected prompt and length within the canvas of {width}, got {prompt.shape[1]} and {settings.length}."
+        )
+    kind = config.noise_type if settings.noise_type is None else settings.noise_type
+    chance = torch.rand(len(prompt), width, generator=generator)
+    tokens = torch.randint(0, config.vocab_size, (len(prompt), width), generator=generator)
+    uniform = chance < torch.sigmoid(torch.tensor(float(config.min_log_snr + kind)))
+    return torch.where(uniform, tokens, config.mask_token_id)
+
+
+def draw_layout(model: Model, prompt: Tensor, real: Tensor, settings: Any, mask_id: int) -> Canvas:
+    """The prompt written over a canvas of noise."""
+    tokens = draw_prior(model, prompt, settings, torch.Generator().manual_seed(settings.seed))
+    tokens[:, : prompt.shape[1]] = prompt
+    given = (torch.arange(tokens.shape[1]) < prompt.shape[1]).expand_as(tokens)
+    return Canvas(tokens, torch.ones_like(given), given, mask_id, [prompt.shape[1]] * len(prompt), settings.length)
+
+
+LAYOUTS["drawn"] = draw_layout
+
+
+def signal_at(state: BlockCanvas, time: float) -> Tensor:
+    """Log signal-to-noise ratio at a time from 1 (noise) to 0 (text)."""
+    config = state.model.config
+    least, most = torch.tensor(float(config.min_log_snr)), torch.tensor(float(config.max_log_snr))
+    share = 0.5 + 0.5 * math.cos(math.pi * time) if state.settings.schedule == "cosine" else 1 - time
+    kept = least.sigmoid() + (most.sigmoid() - least.sigmoid()) * share
+    return torch.logit(kept).clamp(least, most)
+
+
+def write_block(state: BlockCanvas, block: tuple[int, int]) -> None:
+    settings, steps, columns = state.settings, state.settings.steps, slice(*block)
+    state.read_prefix(block[0])
+    logits: Tensor | None = None
+    for number in range(steps):
+        if logits is None:
+            state.end_step()
+            logits = state.read_block(block)
+            state.look(logits.softmax(-1), block)
+        now, after = (signal_at(state, 1 - (number + place) / steps) for place in (0, 1))
+        step = adaptive_step if settings.method == "adaptive" else ancestral_step
+        tokens = state.tokens.clone()
+        tokens[:, columns] = step(state, logits, tokens[:, columns], now, after)
+        changed = tokens != state.tokens
+        state.written = state.written | changed
+        if state.write(tokens, changed):
+            logits = None
+    state.written[:, columns] = True  # what was noise by chance is text now
+    state.end_step()
+
+
+def draw_tokens(state: BlockCanvas, chances: Tensor) -> Tensor:
+    """[batch, position, vocab] → ids [batch, position], drawn as the authors' code draws them."""
+    flat = chances.flatten(0, 1).cpu()
+    return torch.multinomial(flat, 1, generator=state.noise.generators[0]).view(chances.shape[:2]).to(chances.device)
+
+
+def adaptive_step(state: BlockCanvas, logits: Tensor, tokens: Tensor, now: Tensor, after: Tensor) -> Tensor:
+    """The positions that would gain most take a new token; noise that masks leaves written tokens alone."""
+    settings, chances = state.settings, logits.softmax(-1)
+    gain = chances.amax(-1) - chances.gather(-1, tokens[..., None])[..., 0]
+    scores = gain * state.noise_at(now).to(gain)[tokens]
+    drawn = draw_tokens(state, filtered(logits, settings))
+    if settings.temperature == 0:
+        drawn = logits.argmax(-1)
+    places = scores.topk(min(settings.tokens_per_step, tokens.shape[1])).indices
+    return tokens.scatter(-1, places, drawn.gather(-1, places))
+
+
+def ancestral_step(state: BlockCanvas, logits: Tensor, tokens: Tensor, now: Tensor, after: Tensor) -> Tensor:
+    """Every position is drawn from the reverse step between two noise levels."""
+    levels = ((one.sigmoid(), one.sigmoid().neg().add(1) * state.noise_at(one)) for one in (now, after))
+    return draw_tokens(state, posterior(filtered(logits, state.settings), tokens, *levels))
+
+
+def filtered(logits: Tensor, settings: Any) -> Tensor:
+    """Chances under temperature, then the top_k likeliest, then those whose sum reaches top_p."""
+    if settings.temperature == 0:
+        return torch.nn.functional.one_hot(logits.argmax(-1), logits.shape[-1]).to(logits)
+    flat = truncated(logits.flatten(0, 1) / settings.temperature, None, settings.top_k)
+    return truncated(flat, settings.top_p, None).softmax(-1).view(logits.shape)

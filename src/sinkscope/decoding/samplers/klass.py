@@ -10,9 +10,8 @@ import torch
 from torch import Tensor
 
 from sinkscope.decoding.canvas import Picks
-from sinkscope.decoding.choose import CHOICES, Chooser, confidence_of, truncated
-from sinkscope.decoding.commit import CommitRule, register
-from sinkscope.decoding.samplers.llada import quota
+from sinkscope.decoding.choose import CHOICES, Chooser, CommitRule, confidence_of, register, truncated
+from sinkscope.decoding.samplers.llada import Quota
 from sinkscope.decoding.settings import Choice, Decode, sampler
 from sinkscope.validation import Count, NonNegative, Positive, Share
 
@@ -115,17 +114,13 @@ CHOICES["klass"] = Stability
 
 
 @register("klass", needs=["threshold", "kl_threshold"])
-class KLASSRule(CommitRule):
+class KLASSRule(Quota):
     """Confident and stable; waits in every block until the history can be full, and commits the step's quota meanwhile."""
 
     block_only: ClassVar[bool] = True
 
-    def begin(self) -> None:
-        self.steps: int = self.settings.steps // self.settings.blocks
-        self.masks: list[int] = (self.open() & self.block.inside).sum(1).tolist()
-
     def is_unfinished(self) -> bool:
-        return self.step < self.steps and super().is_unfinished()
+        return super().is_unfinished() and CommitRule.is_unfinished(self)
 
     def candidate_positions(self) -> Tensor:
         """All masks of rows whose block is open: the history of a column begins before its block does."""
@@ -133,7 +128,7 @@ class KLASSRule(CommitRule):
         goes_on = open_here.any(1, keepdim=True)
         answer = self.run.canvas.real & ~self.run.canvas.given
         if (
-            self.fallback() > open_here.sum(1).tolist()
+            self.counts(open_here) > open_here.sum(1).tolist()
         ):  # a quota beyond the masks: the authors' code writes others anew
             return answer & goes_on
         return self.run.canvas.masked_positions() & answer & goes_on
@@ -178,13 +173,9 @@ class KLASSRule(CommitRule):
     def ranked(self, order: Tensor) -> Tensor:
         """The fallback's commits, bool [batch, position]; a quota beyond the masks takes columns that topk finds first."""
         chosen = torch.zeros_like(order, dtype=torch.bool)
-        for row, count in enumerate(self.fallback()):
+        for row, count in enumerate(self.counts(order)):
             chosen[row, order[row].topk(count).indices] = True
         return chosen
-
-    def fallback(self) -> list[int]:
-        """How many each row commits where nothing is ready."""
-        return [quota(count, self.steps, self.step) for count in self.masks]
 
 
 @register("klass_dream", needs=["threshold", "kl_threshold"])
@@ -198,8 +189,8 @@ class KLASSDream(KLASSRule):
     def ranked(self, order: Tensor) -> Tensor:
         return best_of(order > -torch.inf, order)
 
-    def fallback(self) -> list[int]:
-        return [1] * len(self.masks)
+    def counts(self, confidence: Tensor) -> list[int]:
+        return [1] * len(confidence)
 
 
 @register("klass_port", needs=["kl_threshold"])
@@ -219,10 +210,10 @@ class KLASSPort(KLASSRule):
         return self.stable() & sure
 
     def ranked(self, order: Tensor) -> Tensor:
-        return self.best(order, self.fallback())
+        return self.best(order, self.counts(order))
 
-    def fallback(self) -> list[int]:
-        return [self.settings.at_least] * len(self.masks)
+    def counts(self, confidence: Tensor) -> list[int]:
+        return [self.settings.at_least] * len(confidence)
 
 
 def best_of(ready: Tensor, score: Tensor) -> Tensor:

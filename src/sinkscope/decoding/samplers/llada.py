@@ -7,8 +7,7 @@ from typing import ClassVar, Literal
 
 from torch import Tensor
 
-from sinkscope.decoding.canvas import Picks
-from sinkscope.decoding.commit import CommitRule, most_confident, register
+from sinkscope.decoding.choose import CommitRule, register
 from sinkscope.decoding.settings import Cache, Confidence, Decode, TokenId, sampler
 from sinkscope.validation import Count, NonNegative, Truth
 
@@ -56,9 +55,8 @@ class Quota(CommitRule):
     def is_unfinished(self) -> bool:
         return self.step < self.steps
 
-    def pick(self, candidates: Tensor, confidence: Tensor) -> Picks:
-        counts = [quota(count, self.steps, self.step) for count in self.masks]
-        return Picks(most_confident(confidence, counts, self.run.padding))
+    def counts(self, confidence: Tensor) -> list[int]:
+        return [quota(count, self.steps, self.step) for count in self.masks]
 
 
 def quota(masks: int, steps: int, step: int) -> int:

@@ -1,7 +1,8 @@
-"""MDLM's own samplers: masks become tokens by the chances of a reverse step, forward after forward or from one kept forward."""
+"""MDLM's own samplers and SEDD's: masks become tokens by the chances of a reverse step, or by ratios of probabilities."""
 
 from __future__ import annotations
 
+import math
 from dataclasses import KW_ONLY
 from typing import Annotated, Literal
 
@@ -76,7 +77,7 @@ def write_canvas(state: NoisyCanvas) -> None:
         return
     state.end_step()
     chances = read(state, noise_level(times[-1]), None)
-    state.fill(state.draws.token(chances) if settings.predictor == "analytic" else chances.argmax(-1))
+    state.fill(state.draw(chances) if settings.predictor == "analytic" else chances.argmax(-1))
 
 
 def write_windows(state: NoisyCanvas) -> None:
@@ -104,7 +105,7 @@ def denoise(state: NoisyCanvas, times: Tensor, gap: float, span: Span) -> None:
             state.end_step()
             chances = read(state, noise_level(time), span)
         weights = reverse_weights(predictor, chances, time, time - gap, state.mask_id)
-        if state.fill(state.draws.token(weights), span) or not caches:
+        if state.fill(state.draw(weights), span) or not caches:
             chances = None
 
 
@@ -132,4 +133,69 @@ def analytic_weights(chances: Tensor, sigma: Tensor, after: Tensor, mask_id: int
     ratio = 1 / torch.expm1(sigma)
     weights = torch.expm1(gap) * ratio * chances
     weights[..., mask_id] = gap.exp() + (1 - gap.exp()) * (ratio + 1)
+    return weights
+
+
+# ---- SEDD: the model gives ratios of probabilities, from which a mask's next token is drawn
+
+
+@sampler("sedd")
+class SEDD(NoisyDecode):
+    """SEDD with absorbing noise: predictor "analytic" takes the exact posterior of each gap, "euler" its first order.
+
+    denoise: masks that are left at the end are drawn among all tokens but the mask.
+    """
+
+    steps: Count | None = 1024
+    _: KW_ONLY
+    predictor: Literal["analytic", "euler"] = "analytic"
+    denoise: Truth = True
+
+    def write(self, state: NoisyCanvas) -> None:
+        assert self.steps is not None
+        times, gap = torch.linspace(1, LAST, self.steps + 1), (1 - LAST) / self.steps
+        for time in times[:-1]:
+            ratios = read_ratios(state, noise_level(time))
+            if self.predictor == "euler":
+                weights = euler_weights(ratios, time, gap, state.mask_id)
+            else:
+                weights = staggered(ratios, noise_level(time) - noise_level(time - gap), state.mask_id)
+            state.fill(state.draw(weights))
+            state.end_step()
+        if self.denoise:
+            sigma = noise_level(times[-1])
+            weights = staggered(read_ratios(state, sigma), sigma, state.mask_id)
+            state.fill(state.draw(weights[..., : state.mask_id]))
+
+
+def read_ratios(state: NoisyCanvas, sigma: Tensor) -> Tensor:
+    """[batch, position, vocab]: how much likelier each token is than the one that stands there."""
+    scaled = state.model.config.scale_by_sigma
+    ratios = log_ratios(state.forward(sigma), state.tokens, sigma, scaled).exp()
+    chances = ratios[..., : state.mask_id]
+    state.look(chances / chances.sum(-1, keepdim=True))
+    return ratios
+
+
+def log_ratios(logits: Tensor, tokens: Tensor, sigma: Tensor, scaled: bool) -> Tensor:
+    """The network's output as log ratios; sigma: [] or [batch]. The token that stands there has ratio 1."""
+    if scaled:
+        logits = logits - torch.expm1(sigma).log().to(logits).reshape(-1, 1, 1) - math.log(logits.shape[-1] - 1)
+    return logits.scatter(-1, tokens[..., None], 0.0)
+
+
+def staggered(ratios: Tensor, gap: Tensor, mask_id: int) -> Tensor:
+    """What a mask becomes when this much noise is taken away, in unnormalised chances."""
+    grown = gap.exp()
+    weights = ratios * grown * -torch.expm1(-gap)
+    weights[..., mask_id] = grown * ratios[..., mask_id] + (1 - grown) * ratios.sum(-1)
+    return weights
+
+
+def euler_weights(ratios: Tensor, time: Tensor, gap: float, mask_id: int) -> Tensor:
+    """The same to first order; a mask's own chance may be negative, and is then never drawn."""
+    rate = (1 - CLEAN) / (1 - (1 - CLEAN) * time)
+    weights = gap * rate * ratios
+    weights[..., mask_id] = 0
+    weights[..., mask_id] = 1 - weights.sum(-1)
     return weights

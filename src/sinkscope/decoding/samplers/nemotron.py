@@ -6,6 +6,7 @@ forward of a draft. The causal forwards, which also fill the cache, belong to no
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import KW_ONLY, replace
 from typing import TYPE_CHECKING, ClassVar, cast
 
@@ -13,7 +14,7 @@ import torch
 from torch import Tensor
 
 from sinkscope.decoding.canvas import Block, DecodeRun, Picks
-from sinkscope.decoding.commit import CommitRule, register
+from sinkscope.decoding.choose import CommitRule, register
 from sinkscope.decoding.samplers.causal import continue_text
 from sinkscope.decoding.samplers.parallel import above_threshold
 from sinkscope.decoding.settings import Cache, Choice, Decode, Layout, Mode, Stop, TokenId, sampler
@@ -80,7 +81,7 @@ class Nemotron(Decode):
         return self.stop == "early_eos"
 
     @property
-    def room(self) -> int:
+    def room(self) -> int:  # type: ignore[override]
         return self.block or 0 if self.mode == "self_speculation" else 0  # a draft may begin before the last token
 
     @property
@@ -101,24 +102,19 @@ class Nemotron(Decode):
         if self.end_think_id is None and self.max_thinking_tokens is not None:
             raise DecodeError("max_thinking_tokens needs end_think_id, the token that is written then; give it.")
 
-    def forwards(self, model: Model) -> Forwards | BlockForwards:
+    def forwards(self, model: Model) -> Forwards:
         from sinkscope.decoding.forwards import TextForwards
 
         assert self.block is not None
         return TextForwards(model, self.block, self.causal_context, self.cache == "exact")
 
-    def generate(
-        self, model: Model, prompt: Tensor, attention_mask: Tensor | None, run: DecodeRun
-    ) -> tuple[Tensor, list[Tensor]]:
+    def generate(self, run: DecodeRun) -> tuple[Tensor, Sequence[Tensor]]:
         if self.mode == "diffusion":
-            return super().generate(model, prompt, attention_mask, run)
+            return super().generate(run)
         if self.mode == "self_speculation":
-            return speculate(model, prompt, self, attention_mask, run)
-        thinking = self.max_thinking_tokens, self.end_think_id
-        canvas, reached = continue_text(
-            model, prompt, self, attention_mask, run, endless=self.stop == "never", thinking=thinking
-        )
-        return canvas, list(canvas[:, prompt.shape[1] : reached])
+            return speculate(run)
+        canvas, reached = continue_text(run, thinking=(self.max_thinking_tokens, self.end_think_id))
+        return canvas, list(canvas[:, run.prompt.shape[1] : reached])
 
 
 @register("continued")
@@ -188,10 +184,9 @@ def next_token(run: Denoiser, rows: Tensor) -> Tensor:
     return run.noise.draw(shares.cpu(), rows).to(logits.device)
 
 
-def speculate(
-    model: Model, prompt: Tensor, settings: Nemotron, attention_mask: Tensor | None, run: DecodeRun
-) -> tuple[Tensor, list[Tensor]]:
-    """prompt [1, position] → the text with whatever stands behind it, and the answer, which may exceed the length."""
+def speculate(run: DecodeRun) -> tuple[Tensor, list[Tensor]]:
+    """The text of one prompt with whatever stands behind it, and the answer, which may exceed the length."""
+    settings, prompt = run.settings, run.prompt
     if len(prompt) != 1:
         raise DecodeError(
             f"Self-speculation decodes one prompt at a time, got {len(prompt)}; decode them in turn (in a study: chunk: 1)."
@@ -199,8 +194,8 @@ def speculate(
     from sinkscope.decoding.loop import Denoiser
 
     # An end token in a draft ends nothing: only what is confirmed counts.
-    state = Denoiser(model, prompt, replace(settings, stop="never"), attention_mask, run)
-    assert settings.block is not None
+    run.settings = replace(settings, stop="never")
+    state = Denoiser(run)
     start = state.canvas.answers[0]
     state.fill_cache(start)
     answer = [int(next_token(state, torch.zeros(1, dtype=torch.int64, device=prompt.device)))]

@@ -3,25 +3,20 @@
 from __future__ import annotations
 
 from dataclasses import KW_ONLY
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
+from typing import TYPE_CHECKING, ClassVar, Literal
 
 import torch
-from pydantic import BeforeValidator
 from torch import Tensor
 
 from sinkscope.decoding.canvas import Picks
-from sinkscope.decoding.commit import CommitRule, most_confident, register
+from sinkscope.decoding.choose import CommitRule, register
 from sinkscope.decoding.samplers.llada import LLaDA
 from sinkscope.decoding.settings import Cache, Choice, Decode, Layout, sampler
 from sinkscope.validation import Count, NonNegative, Share
 
 if TYPE_CHECKING:
-    from sinkscope.decoding.forwards import BlockForwards, Forwards
+    from sinkscope.decoding.forwards import Forwards
     from sinkscope.models.model import Model
-
-
-def none_as_null(value: Any) -> Any:
-    return None if value == "none" else value
 
 
 @sampler("parallel")
@@ -38,7 +33,7 @@ class Parallel(LLaDA):
     factor: NonNegative | None = None
     steps: Count | None = None
     temperature: NonNegative = 0.0
-    cache: Annotated[Cache, BeforeValidator(none_as_null)] = None
+    cache: Cache = None
 
     @property
     def commit_rule(self) -> str:
@@ -79,7 +74,7 @@ class WeDLM(Decode):
     def complete(self) -> None:
         self.put(threshold=self.threshold or None)
 
-    def forwards(self, model: Model) -> Forwards | BlockForwards:
+    def forwards(self, model: Model) -> Forwards:
         from sinkscope.decoding.forwards import ReorderedForwards
 
         assert self.block is not None
@@ -98,17 +93,16 @@ class AboveThreshold(CommitRule):
 class Best(CommitRule):
     """The most confident of each row."""
 
-    def pick(self, candidates: Tensor, confidence: Tensor) -> Picks:
-        return Picks(most_confident(confidence, [1] * len(confidence), self.run.padding))
+    def counts(self, confidence: Tensor) -> list[int]:
+        return [1] * len(confidence)
 
 
 @register("factor", needs=["factor"])
 class Factor(CommitRule):
     """As many as hold a bound that falls with their number."""
 
-    def pick(self, candidates: Tensor, confidence: Tensor) -> Picks:
-        counts = factor_counts(confidence, self.settings.factor)
-        return Picks(most_confident(confidence, counts, self.run.padding))
+    def counts(self, confidence: Tensor) -> list[int]:
+        return factor_counts(confidence, self.settings.factor)
 
 
 def above_threshold(confidence: Tensor, threshold: float) -> Tensor:

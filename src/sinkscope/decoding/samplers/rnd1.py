@@ -10,8 +10,7 @@ import torch
 from torch import Tensor
 
 from sinkscope.decoding.canvas import Picks
-from sinkscope.decoding.choose import ByEntropy
-from sinkscope.decoding.commit import CommitRule, most_confident, register
+from sinkscope.decoding.choose import ByEntropy, CommitRule, most_confident, register
 from sinkscope.decoding.settings import Choice, Decode, Layout, TokenIds, sampler
 from sinkscope.errors import DecodeError
 from sinkscope.validation import Count, NonNegative, Share, Truth

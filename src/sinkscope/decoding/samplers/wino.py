@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from sinkscope.decoding.canvas import Picks
-from sinkscope.decoding.commit import CommitRule, register
+from sinkscope.decoding.choose import CommitRule, register
 from sinkscope.decoding.settings import Decode, sampler
 from sinkscope.validation import Count, NonNegative, Share
 

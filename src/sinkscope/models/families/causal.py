@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from sinkscope.models.checkpoint import stored_mask_tokens
-from sinkscope.models.family import Config, Family
+from sinkscope.models.family import Config, Family, config_of_type
 
 if TYPE_CHECKING:
     from transformers import PretrainedConfig, PreTrainedTokenizerBase
@@ -35,7 +35,7 @@ class Llama(Family):
         return config.get("model_type") in MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
 
     def native_config(self, config: Config) -> PretrainedConfig:
-        return _of_type(config["model_type"], config)
+        return config_of_type(config["model_type"], config)
 
 
 class AdaptedToDiffusion(Family):
@@ -54,7 +54,7 @@ class AdaptedToDiffusion(Family):
         return kind in ADAPTED and (config.get("mask_token_id") is not None or bool(stored_mask_tokens(folder)))
 
     def native_config(self, config: Config) -> PretrainedConfig:
-        return _of_type(_native_type(str(config["model_type"])), config)
+        return config_of_type(_native_type(str(config["model_type"])), config)
 
     def pad_id(self, config: Any, tokenizer: PreTrainedTokenizerBase | None) -> int | None:
         """Qwen's config.json names no padding; its begin token is the end-of-document that its tokenizer pads with."""
@@ -69,11 +69,3 @@ class AdaptedToDiffusion(Family):
 
 def _native_type(model_type: str) -> str:
     return re.sub(r"^(tiny-)?a2d-", "", model_type.lower())
-
-
-def _of_type(name: str, config: Config) -> PretrainedConfig:
-    from transformers import AutoConfig
-
-    kept = {field: value for field, value in config.items() if field not in ("model_type", "auto_map", "is_causal")}
-    made: PretrainedConfig = AutoConfig.for_model(name, **kept)
-    return made

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -24,6 +23,7 @@ class DiffusionGemma(Family):
     """google/diffusiongemma-26B-A4B-it."""
 
     name = "diffusion_gemma"
+    model_type = "diffusion_gemma.*"
     samplers = ("diffusion_gemma",)
     sampler = "diffusion_gemma"
     native_class = NATIVE
@@ -32,9 +32,6 @@ class DiffusionGemma(Family):
     @property
     def causal_module(self) -> bool:
         return True  # its encoder is; its decoder says that it is not, call by call
-
-    def matches(self, config: Config, folder: Path) -> bool:
-        return str(config.get("model_type", "")).lower().startswith("diffusion_gemma")
 
     def native_config(self, config: Config) -> PretrainedConfig:
         import transformers

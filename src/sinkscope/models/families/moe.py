@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 from functools import cache
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from sinkscope.errors import CheckpointError
@@ -38,14 +37,12 @@ class LLaDAMoE(Family):
     """inclusionAI/LLaDA-MoE-7B-A1B-Base and -Instruct; its config.json says "llada", as dense LLaDA's does."""
 
     name = "llada_moe"
+    model_type = "llada(_?moe)?"
+    marks = ("num_experts",)
     requires: ClassVar[dict[str, Any]] = QWEN_MOE_LIKE
     priority = 40
     mask_token = "<|mask|>"
     end_of_turn = "<|role_end|>"
-
-    def matches(self, config: Config, folder: Path) -> bool:
-        kind = str(config.get("model_type", "")).lower().replace("_", "")
-        return kind == "lladamoe" or (kind == "llada" and bool(config.get("num_experts")))
 
     def native_config(self, config: Config) -> PretrainedConfig:
         from transformers import Qwen3MoeConfig
@@ -75,14 +72,12 @@ class LLaDA2(Family):
     """inclusionAI/LLaDA2.0-mini, -flash (also -CAP) and LLaDA2.1-mini, -flash: one architecture, two decoders."""
 
     name = "llada2"
+    model_type = "llada2.*"
     requires: ClassVar[dict[str, Any]] = GLM_LIKE
     mask_token = "<|mask|>"
     end_of_turn = "<|role_end|>"
     native_class = "Glm4MoeForCausalLM"
     block_length = ("block_size", 32)
-
-    def matches(self, config: Config, folder: Path) -> bool:
-        return str(config.get("model_type", "")).lower().startswith("llada2")
 
     def native_config(self, config: Config) -> PretrainedConfig:
         rope = {

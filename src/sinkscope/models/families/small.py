@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from torch import Tensor
@@ -51,7 +50,7 @@ class SmallDiffusion(Family):
     noise: ClassVar[float] = 1e-3
 
     def own_class(self) -> Any:
-        from sinkscope.models.dit import DiTForDiffusion
+        from sinkscope.models.networks import DiTForDiffusion
 
         return DiTForDiffusion
 
@@ -63,7 +62,7 @@ class SmallDiffusion(Family):
         return "sigma" if config.get("time_conditioning") else "none"
 
     def native_config(self, config: Config) -> PretrainedConfig:
-        from sinkscope.models.own import own_config
+        from sinkscope.models.networks import own_config
 
         sizes = {name: int(config[own]) for name, own in self.sizes.items()}
         words, width, heads = self.vocabulary(config), sizes["hidden_size"], sizes["num_attention_heads"]
@@ -119,6 +118,8 @@ class GIDD(SmallDiffusion):
     """dvruette/gidd-small and gidd-base with p_unif 0.0, 0.1 and 0.2; their type names the vision transformer too."""
 
     name = "gidd"
+    model_type = ".*"
+    marks = ("t_eps", "timestep_cond_dim")
     priority = 40
     sampler = "gidd"
     samplers = ("gidd", "gidd_correction")
@@ -128,9 +129,6 @@ class GIDD(SmallDiffusion):
         "hidden_size": "hidden_size", "num_hidden_layers": "num_hidden_layers",
         "num_attention_heads": "num_attention_heads", "cond_dim": "timestep_cond_dim", "window": "max_seq_len",
     }  # fmt: skip
-
-    def matches(self, config: Config, folder: Path) -> bool:
-        return {"p_uniform", "t_eps", "timestep_cond_dim"} <= set(config)
 
     def time_input(self, config: Config) -> str:
         return "t"
@@ -145,6 +143,8 @@ class SEDD(SmallDiffusion):
     """louaaron/sedd-small and -medium, converted to safetensors: config.json is the training configuration."""
 
     name = "sedd"
+    model_type = ".*"
+    marks = ("model", "graph", "tokens")
     priority = 40
     sampler = "sedd"
     samplers = ("sedd",)
@@ -153,9 +153,6 @@ class SEDD(SmallDiffusion):
         "hidden_size": "hidden_size", "num_hidden_layers": "n_blocks", "num_attention_heads": "n_heads",
         "cond_dim": "cond_dim", "window": "length",
     }  # fmt: skip
-
-    def matches(self, config: Config, folder: Path) -> bool:
-        return isinstance(config.get("model"), dict) and "graph" in config and "tokens" in config
 
     def time_input(self, config: Config) -> str:
         return "sigma"
@@ -174,6 +171,7 @@ class GIDDv2(Family):
 
     name = "gidd_v2"
     model_type = "gidd"
+    marks = ("attn_soft_cap",)
     requires: ClassVar[dict[str, Any]] = {"use_qk_norm": True, "rope_scaling": None, "tie_word_embeddings": False}
     sampler = "gidd_v2"
     samplers = ("gidd_v2",)
@@ -181,16 +179,13 @@ class GIDDv2(Family):
     empty_prompt = True
     built_in_key = True
 
-    def matches(self, config: Config, folder: Path) -> bool:
-        return super().matches(config, folder) and "attn_soft_cap" in config
-
     def own_class(self) -> Any:
-        from sinkscope.models.gidd_v2 import GIDDv2ForDiffusion
+        from sinkscope.models.networks import GIDDv2ForDiffusion
 
         return GIDDv2ForDiffusion
 
     def native_config(self, config: Config) -> PretrainedConfig:
-        from sinkscope.models.own import own_config
+        from sinkscope.models.networks import own_config
 
         fields = {name: config[name] for name in SAME}
         heads, scale = config["num_attention_heads"], config["resid_scale"] / config["num_hidden_layers"]
@@ -200,7 +195,7 @@ class GIDDv2(Family):
         )  # fmt: skip
 
     def adapt(self, module: Any, config: Config) -> None:
-        from sinkscope.models.gidd_v2 import CAPPED
+        from sinkscope.models.networks import CAPPED
 
         module.config._attn_implementation = CAPPED
 
