@@ -334,11 +334,10 @@ def _attention(
 ) -> tuple[Tensor, Tensor | None]:  # fmt: skip
     """What transformers calls in place of the model's own attention while someone, somewhere, listens."""
     listeners, forward = listeners_of(module), running()
-    own = _implementation(module)
     if not listeners or (forward is not None and forward.kind == "encode"):
         if not listeners:
             count_unseen_call(module)
-        plain: tuple[Tensor, Tensor | None] = own(
+        plain: tuple[Tensor, Tensor | None] = _implementation(module)(
             module, query, key, value, attention_mask, scaling=scaling, is_causal=is_causal, **options
         )
         return plain
@@ -348,13 +347,14 @@ def _attention(
                 f"{type(module).__name__} uses attention with {refused}, whose column sums are not defined here."
             )
     refuse_unseen(options.get("dropout", 0.0) if module.training else 0.0)
-    query, key = query.to(value.dtype), key.to(value.dtype)  # a float32 rotary embedding promotes both
+    if query.dtype != value.dtype:  # a float32 rotary embedding promotes both
+        query, key = query.to(value.dtype), key.to(value.dtype)
     directed = bool(getattr(module, "is_causal", True) if is_causal is None else is_causal)
     causal = directed and attention_mask is None and query.shape[2] > 1
     layer = int(getattr(module, "layer_idx", 0) or 0)
 
     def untouched() -> Tensor:
-        mask = _own_mask(module, attention_mask)
+        mask, own = _own_mask(module, attention_mask), _implementation(module)
         out: Tensor = own(module, query, key, value, mask, scaling=scaling, is_causal=is_causal, **options)[0]
         return out.transpose(1, 2)
 
@@ -378,7 +378,7 @@ def _own_mask(module: Any, mask: Tensor | None) -> Tensor | None:
 
 def implementation_of(config: Any) -> str:
     """The name of the attention that a model has, whether or not anyone listens to it now."""
-    return _original.get(id(config), config._attn_implementation or "sdpa")
+    return _original.get(id(config)) or config._attn_implementation or "sdpa"
 
 
 def padding_row(config: Any, mask: Tensor | None) -> Tensor | None:
