@@ -32,6 +32,7 @@ from torch.overrides import TorchFunctionMode, _get_current_function_mode_stack
 from sinkscope.attention.call import Call, CallResult, Tap, aligned, merge_changes, run_call
 from sinkscope.attention.forward import running
 from sinkscope.attention.reference import as_bias
+from sinkscope.attention.tiled import single_query
 from sinkscope.errors import CaptureError, SinkscopeError
 
 
@@ -402,9 +403,59 @@ def _implementation(module: Any) -> Callable[..., Any]:
     from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
     name = implementation_of(module.config)
+    if name == "sdpa" and _groups_single_queries.get():
+        return _sdpa
     own: Any = sys.modules[type(module).__module__]
     found: Callable[..., Any] = own.eager_attention_forward if name == "eager" else ALL_ATTENTION_FUNCTIONS[name]
     return found
+
+
+# ---- single queries in half precision on a CPU
+
+_groups_single_queries: ContextVar[bool] = ContextVar("sinkscope_single_queries", default=False)
+
+
+@contextmanager
+def grouped_single_queries(root: nn.Module) -> Iterator[None]:
+    """A query that stands alone goes through `single_query` where that is faster than SDPA: on a CPU, in half precision."""
+    weight = next(root.parameters(), None)
+    slow = weight is not None and weight.device.type == "cpu" and weight.dtype in (torch.bfloat16, torch.float16)
+    if not slow or not is_native(root) or implementation_of(root.config) != "sdpa" or is_compiled(root):
+        yield
+        return
+    token = _groups_single_queries.set(True)
+    try:
+        with through_interface(root):
+            yield
+    finally:
+        _groups_single_queries.reset(token)
+
+
+def is_compiled(root: nn.Module) -> bool:
+    return any(getattr(part, "_compiled_call_impl", None) is not None for part in root.modules())
+
+
+def _sdpa(
+    module: Any, query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, **options: Any
+) -> tuple[Tensor, Tensor | None]:
+    """transformers' SDPA, but for single queries."""
+    from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
+
+    # Nothing else changes what a single query sees: its order among the keys does not.
+    known = options.keys() <= {
+        "scaling",
+        "is_causal",
+        "dropout",
+        "position_ids",
+        "use_cache",
+        "cache_position",
+        "sliding_window",
+    }
+    if query.shape[2] == 1 and known and not module.training and (mask is None or mask.dtype == torch.bool):
+        scale = options.get("scaling")
+        return single_query(query, key, value, mask, scale).transpose(1, 2).contiguous(), None
+    plain: tuple[Tensor, Tensor | None] = ALL_ATTENTION_FUNCTIONS["sdpa"](module, query, key, value, mask, **options)
+    return plain
 
 
 # ---- any other torch module

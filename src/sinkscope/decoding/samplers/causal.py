@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from sinkscope.attention.forward import COMMITTED, PROMPT, Forward, forward_context
+from sinkscope.attention.patch import grouped_single_queries
 from sinkscope.decoding.canvas import DecodeRun, Step
 from sinkscope.decoding.choose import CHOICES
 from sinkscope.decoding.noise import noise_of
@@ -41,7 +42,10 @@ class Autoregressive(Decode):
         self, model: Model, prompt: Tensor, attention_mask: Tensor | None, run: DecodeRun
     ) -> tuple[Tensor, list[Tensor]]:
         endless = self.stop == "never"
-        canvas, _ = continue_text(model, prompt, self, attention_mask, run, recompute=self.recompute, endless=endless)
+        with grouped_single_queries(model.module):
+            canvas, _ = continue_text(
+                model, prompt, self, attention_mask, run, recompute=self.recompute, endless=endless
+            )
         return canvas, list(canvas[:, prompt.shape[1] :])
 
 
