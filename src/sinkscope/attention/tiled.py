@@ -27,7 +27,7 @@ TILE_SCORES = 1 << 20
 MOST_ROWS, LEAST_ROWS = 512, 128
 # A causal tile also works out the scores that it then hides: fewer rows hide less, which counts where there are few keys.
 MOST_CAUSAL_ROWS, FEW_CAUSAL_ROWS, FEW_KEYS = 256, 128, 1024
-# A head with at least so many queries and keys, and more scores than these, is worth matrix products of its own; below,
+# A head with at least so many queries and keys, and so many scores, is worth matrix products of its own; below,
 # heads go together, up to so many scores for each thread.
 WHOLE_HEAD, WHOLE_SCORES = 192, 1 << 18
 CHUNK_SCORES = 1 << 19
@@ -102,7 +102,7 @@ def result_of(call: Inputs, out: Tensor, sums: Tensor) -> Result:
 
 def head_at_a_time(call: Inputs) -> bool:
     """Whether heads are worked off one by one; else query heads that read the same key head are stacked as rows."""
-    large = call.queries >= WHOLE_HEAD and call.keys >= WHOLE_HEAD and call.queries * call.keys > WHOLE_SCORES
+    large = call.queries >= WHOLE_HEAD and call.keys >= WHOLE_HEAD and call.queries * call.keys >= WHOLE_SCORES
     return large and call.q.device.type == "cpu"
 
 
@@ -245,7 +245,7 @@ def fits_one_tile(call: Inputs) -> bool:
     """Whether the whole call is one chunk, and its last row sees all keys."""
     batch, heads, queries, _ = call.q.shape
     scores = batch * heads * queries * call.k.shape[2]
-    if scores > CHUNK_SCORES or call.q.device.type != "cpu" or (scores > WHOLE_SCORES and head_at_a_time(call)):
+    if scores > CHUNK_SCORES or call.q.device.type != "cpu" or (scores >= WHOLE_SCORES and head_at_a_time(call)):
         return False
     return call.block is None or (queries <= tile_rows(call) and call.sees_before(queries - 1) == call.keys)
 
@@ -273,7 +273,7 @@ def attend_whole(call: Inputs) -> Result:
         bias, sums = attention_bias(call), zero_sums(call)
         weight = add_sums(probabilities.view(shape), compute, hot, sums, call, next(tiles(call, queries)), bias)
         if weight is not None and bias.drop is not None:
-            probabilities.view(shape).masked_fill_(bias.drop, 0.0)
+            probabilities.view(shape).mul_(~bias.drop)
     out = torch.bmm(probabilities, v).view(batch, heads, queries, -1)
     if weight is not None:
         out *= weight
@@ -374,7 +374,7 @@ def attend_chunk(call: Inputs, chunk: Chunk, workspace: Workspace, space: Tensor
         compute()
         weight = add_sums(scores, compute, one_hot[..., start:stop], sums, call, tile, bias)
         if weight is not None and bias.drop is not None:
-            scores.masked_fill_(bias.drop[..., :visible], 0.0)
+            scores.mul_(~bias.drop[..., :visible])
         write_out(stacked, v[:, :visible], out[:, :, start:stop], weight)
 
 
