@@ -238,6 +238,8 @@ def main() -> None:
     given = parser.parse_args()
     torch.set_num_threads(1)
     trees = {"before": Tree(given.old.resolve()), "after": Tree(Path(__file__).resolve().parents[1])}
+    head = f"`{' '.join(['python', 'benchmarks/small_calls.py', 'OLD', *sys.argv[2:]])}` on {machine()}."
+    before = RESULTS.read_text(encoding="utf-8") if RESULTS.exists() else "# Small calls, masks and the live page\n"
     lines = ["| what | before: ms | ratio (from, to) | after: ms | ratio (from, to) |", "|---|---|---|---|---|"]
     for what, over, under, make in [case for name in given.only for case in CASES[name]]:
         sides = {}
@@ -256,10 +258,8 @@ def main() -> None:
             cells += [f"{1000 * best[when, over]:.3g}", f"{middle:.3f} ({low:.3f}, {high:.3f})"]
         lines.append(f"| {' | '.join(cells)} |")
         print(lines[-1], flush=True)
-    if given.write:
-        head = f"`{' '.join(['python', 'benchmarks/small_calls.py', 'OLD', *sys.argv[2:]])}` on {machine()}."
-        before = RESULTS.read_text(encoding="utf-8") if RESULTS.exists() else "# Small calls, masks and the live page\n"
-        RESULTS.write_text("\n".join([before, head, "", *lines, ""]), encoding="utf-8")
+        if given.write:  # after each case: the next may take minutes
+            RESULTS.write_text("\n".join([before, head, "", *lines, ""]), encoding="utf-8")
 
 
 if __name__ == "__main__":
