@@ -67,9 +67,19 @@ def open_run(folder: Path) -> Results:
     return need_results(folder)
 
 
+# The most-attended key of the pair was masked in runs of the same models, problems and protocol, which cached as well.
+SAME_PROTOCOL = {
+    "matched-sums-arm": ("two-by-two-arm", "recompute=True"),
+    "matched-sums-dlm": ("two-by-two-dlm", "cache=whole"),
+}
+
+
 def cell_of(run: Path, model: str, task: str, entry: Entry, setting: str = "") -> Cell | None:
     """The cell of this condition; setting: a word of the decode setting, such as `recompute=True`."""
     wanted = Condition.read(dict(entry))[0]
+    if entry is TOP and run.name in SAME_PROTOCOL:
+        name, setting = SAME_PROTOCOL[run.name]
+        run = run.parent / name
     rows = [*open_run(run).cells, *open_run(run).pooled]
     for cell in rows:
         at = (cell.model, cell.task) == (model, task) and setting in cell.setting
@@ -131,34 +141,29 @@ def plain_line(runs: Sequence[tuple[Path, str, str]], task: str, width: int = 2)
 
 PAIR = RESULTS / "pair"
 MATCHED_ROWS: dict[str, Entry] = {
-    "sinks masked (keys above 0.3 of a head's attention)": STRONG,
+    "strong sinks masked (keys with a mean attention above 0.3)": STRONG,
+    "the most-attended key masked, sink or not": TOP,
     "one other special token masked in the same heads": OTHER,
-    "sinks attenuated, query by query, by at most what the other keys receive": matched("sinks", "sinks", "others"),
-    "the other keys attenuated by the same amount": matched("others", "sinks", "others"),
-    "all special tokens of the prompt but the main sink masked in all heads": ALL_STRUCTURAL,
+    "strong sinks attenuated: each query takes the smaller of what it gives to the sink and to all others": matched("sinks", "sinks", "others"),
+    "the other keys attenuated by that same amount": matched("others", "sinks", "others"),
+    "main sink kept, all other special tokens of the prompt masked": ALL_STRUCTURAL,
 }
-MORE_ROWS: dict[str, Entry] = {
-    **MATCHED_ROWS,
+FURTHER_ROWS: dict[str, Entry] = {
     "one other prompt token of any kind masked in the same heads": {
         "name": "mask_random", "k": 1, "among": "prompt", "persist": True, "aligned": True, "above": SINK,
     },
     "sinks attenuated, at most what special or content tokens receive": matched("sinks", "sinks", "structural", "content"),
     "special tokens attenuated by the same amount": matched("structural", "sinks", "structural", "content"),
     "content tokens attenuated by the same amount": matched("content", "sinks", "structural", "content"),
-    "sinks attenuated by 33 %": weakened(0.33),
-    "sinks attenuated by 66 %": weakened(0.66),
-    "sinks attenuated by 85 %": weakened(0.85),
-    "values of the sinks set to zero": {"name": "zero_values", "k": 1, "above": SINK},
     "random tokens of the sinks' mass attenuated by 66 %": random_mass(0.66),
     "the same tokens, at most what the sink receives": {**random_mass(1.0), "matched": ["sinks", "random"]},
 }  # fmt: skip
 
 
-def matched_runs(task: str) -> list[tuple[Path, str, str]]:
-    name = {"arithmetic": "sums", "stories": "stories"}[task]
-    runs = [
-        (PAIR / f"matched-{name}-{kind}", model, "") for kind, model in (("arm", "smol-llama"), ("dlm", "smol-dream"))
-    ]
+def matched_runs(more: str = "") -> list[tuple[Path, str, str]]:
+    """The row-matched runs of both models; more: "-more" for their further conditions."""
+    models = {"arm": "smol-llama", "dlm": "smol-dream"}
+    runs = [(PAIR / f"matched-sums-{kind}{more}", model, "") for kind, model in models.items()]
     return [one for one in runs if (one[0] / "results.json").is_file()]
 
 
@@ -171,14 +176,23 @@ def head_of(runs: Sequence[tuple[Path, str, str]], keys: bool = False) -> list[s
 
 def matched_table() -> str:
     """The rows of the README: both models of the pair, every denoising step recomputed."""
-    runs = matched_runs("arithmetic")
+    runs = matched_runs()
     return write_table(head_of(runs), [plain_line(runs, "arithmetic"), *effect_lines(MATCHED_ROWS, runs, "arithmetic")])
 
 
 def matched_more() -> str:
     """Every condition of the same runs, with the share of key–head pairs that it changed."""
-    runs = matched_runs("arithmetic")
-    lines = [plain_line(runs, "arithmetic", 3), *effect_lines(MORE_ROWS, runs, "arithmetic", keys=True)]
+    return matched_keys(MATCHED_ROWS, "")
+
+
+def matched_further() -> str:
+    """Further conditions of the same kind, with fewer problems."""
+    return matched_keys(FURTHER_ROWS, "-more")
+
+
+def matched_keys(rows: Mapping[str, Entry], more: str) -> str:
+    runs = matched_runs(more)
+    lines = [plain_line(runs, "arithmetic", 3), *effect_lines(rows, runs, "arithmetic", keys=True)]
     return write_table(head_of(runs, keys=True), lines)
 
 
@@ -425,6 +439,20 @@ def findings() -> str:
     return "\n".join(f"{number}. {one.sentence}" for number, one in enumerate(found, 1))
 
 
+def movement_parts() -> str:
+    """Heads that keep their sink in place while the answer is written and behind its end, by definition of a sink."""
+    found: dict[str, dict[tuple[str, str], str]] = {}
+    for line in (LAB / "pair" / "relocation.md").read_text(encoding="utf-8").splitlines():
+        cells = [cell.strip() for cell in line.strip("|").split("|")]
+        if cells[0].startswith("smol-"):
+            model, part, rule, *_, static, _intermittent, relocating = cells
+            found.setdefault(rule, {})[model, part] = f"{static}; {relocating}"
+    columns = [(model, part) for model in ("smol-llama", "smol-dream") for part in ("answer", "rest")]
+    names = {"answer": "while the answer is written", "rest": "behind its end"}
+    head = ["definition of a sink", *(f"{model}, {names[part]}" for model, part in columns)]
+    return write_table(head, [[rule, *(cells[column] for column in columns)] for rule, cells in found.items()])
+
+
 def rival_code(way: str) -> str:
     """A function of the rivals' benchmark as a code block: what a user of that library writes for the same task."""
     text = (ROOT / "benchmarks" / "rivals.py").read_text(encoding="utf-8")
@@ -441,8 +469,10 @@ def rivals() -> str:
 BLOCKS: dict[str, Callable[[], str]] = {
     "matched": matched_table,
     "matched_more": matched_more,
+    "matched_further": matched_further,
     "findings": findings,
     "movement": movement,
+    "movement_parts": movement_parts,
     "simulation": simulation,
     "two_by_two": two_by_two,
     "trainings": trainings,
