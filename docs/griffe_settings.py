@@ -24,5 +24,6 @@ class SettingsExtension(griffe.Extension):
             member.is_attribute and member.annotation is not None and "instance-attribute" in member.labels
             for member in cls.members.values()
         )
-        if (has_fields or cls.bases) and "__init__" not in cls.members:
+        is_settings = has_fields and cls.decorators  # typed class attributes alone make no constructor
+        if (is_settings or cls.bases) and "__init__" not in cls.members:
             cls.decorators.append(griffe.Decorator(DataclassName("dataclass"), lineno=cls.lineno, endlineno=cls.lineno))
