@@ -104,9 +104,9 @@ Heads = Annotated[
 
 
 class Entry:
-    """A frozen dataclass that study files name: a class with a `name` registers itself.
+    """Base class of what study files can name: a class with a `name` registers itself.
 
-    always: settings that results and labels give at their defaults too.
+    `always` lists settings that results and labels show at their defaults too.
     """
 
     name: ClassVar[str] = ""
@@ -120,7 +120,14 @@ class Entry:
 
     @classmethod
     def from_entry(cls, words: Mapping[str, Any]) -> Self:
-        """Made of what a study file says; a pydantic ValidationError names the first wrong setting."""
+        """Build an instance from an entry of a study file.
+
+        Args:
+            words: Settings of the entry.
+
+        Raises:
+            ValidationError: If a setting is wrong; the error names the first one.
+        """
         for setting in cls.unset:
             if setting in words:
                 raise FieldError("must not be given: the study decides it", setting)
@@ -128,7 +135,7 @@ class Entry:
         return made
 
     def to_entry(self) -> dict[str, Any]:
-        """Settings as a study file would give them: those that are always given, and those that are not at their default."""
+        """Return the settings as a study file has them: those in `always`, and those that are not at their defaults."""
         found = {}
         for one in fields(self):  # type: ignore[arg-type]
             value = getattr(self, one.name)
@@ -139,23 +146,27 @@ class Entry:
 
     @classmethod
     def hints(cls) -> dict[str, Any]:
-        """The annotated type of every setting that an entry may have."""
+        """Return the annotated type of every setting that an entry may have."""
         known = get_type_hints(cls, include_extras=True)
         return {one.name: known[one.name] for one in fields(cls) if one.name not in cls.unset}  # type: ignore[arg-type]
 
     @classmethod
     def takes_list(cls, setting: str) -> bool:
-        """Whether a list in a study file is one value of this setting; else it is a sweep."""
+        """Decide whether a list in a study file is one value of a setting, and not a sweep.
+
+        Args:
+            setting: Name of the setting.
+        """
         return _is_list(cls.hints().get(setting))
 
     def label(self) -> str:
-        """The settings in a few words."""
+        """Return the settings in a few words."""
         words = [(label_of(self.hints().get(name), name), value) for name, value in self.settings().items()]
         written = [(label.place, label.write(value)) for label, value in words]
         return " ".join(text for _, text in sorted(written, key=lambda pair: pair[0]) if text)
 
     def settings(self) -> dict[str, Any]:
-        """The settings that a label gives, as values of their types."""
+        """Return the settings that a label shows, as values of their types."""
         return {name: getattr(self, name) for name in self.to_entry()}
 
 

@@ -148,6 +148,7 @@ class CutContext(Selector):
             raise FieldError(f"must not be smaller than start, {self.start}, got {self.stop}", "stop")
 
     def label(self) -> str:
+        """Return the settings in a few words."""
         return f"{self.start:g}–{self.stop:g} {super().label()}".strip()
 
     @property

@@ -273,10 +273,11 @@ class MaskRandom(Ranked):
 
     @classmethod
     def short_name(cls, words: Mapping[str, Any], causal: bool) -> str | None:
-        """Return a name for tables: of the rank by which keys are avoided it gives the queries alone.
+        """Return a name for tables; None if a few words cannot express all settings.
 
         Args:
-            words: Settings, as in results.
+            words: Settings, as in results. The queries of the ranking are part of the name; its attention (`rank`) is
+                not.
             causal: Whether the model is autoregressive.
         """
         one_for_all = {"persist", "aligned", "among"} <= set(words) and words.get("k") == 1

@@ -61,7 +61,7 @@ def trace(
         Trace; a list of traces if `prompt` is a list or a batch of token ids.
 
     Raises:
-        TraceError: If the trace does not fit the budget of `keep`.
+        BudgetError: If the trace does not fit the budget of `keep`.
     """
     loaded = load(model) if isinstance(model, str | Path) else model
     interventions = [interventions] if isinstance(interventions, Intervention) else interventions

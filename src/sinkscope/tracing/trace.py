@@ -402,7 +402,7 @@ class Trace:
 
     @property
     def default_rule(self) -> Rule:
-        """Return the paper's rule with epsilon 3, in column sums, or in multiples of uniform attention if a step has
+        """Sink rule of the paper with epsilon 3, in column sums, or in multiples of uniform attention if a step has
         only one query or block.
         """
         one_block = self.seen is not None and bool((self.query_count() < self.alive().sum(-1)).any())

@@ -58,7 +58,7 @@ class DiffusionGemma(Decode):
 
     @property
     def answer_length(self) -> int:
-        """The canvases that hold the length."""
+        """Number of columns after the prompt: whole canvases that hold `length`."""
         return self.blocks * (self.block or 1)
 
     @property
