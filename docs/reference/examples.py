@@ -121,7 +121,7 @@ with sk.hook(model, "resid_post", halve_late):
 with sk.intervene(model, sk.MaskSinks(k=1)) as active:
     masked = model.generate(prompt, **short)
 assert active.effect.leak == 0  # masked keys received nothing
-print(f"{active.effect.mass_share:.0%} of the attention was taken")
+print(f"{active.effect.mass_share:.0%} of the attention was removed")
 
 # ---- MaskSinks
 strong = sk.MaskSinks(k=1, above=sk.HeadShare(0.3))  # the most-attended key of each head, if it is a sink

@@ -37,7 +37,7 @@ class MaskPositions(Selector, noop={"positions": ()}):
         positions: Positions, counted from each sequence's first token; negative ones count from the end.
         keep_self: Whether a masked key may still attend to itself.
         layers: Layer indices; None for all.
-        heads: Head indices; None for all.
+        heads: Head indices, or pairs of layer and head; None for all.
         since: Forward from which keys are masked: "first", or "second", in which a causal model reads its prompt
             unchanged; "second" equals `steps=(1, None)`.
     """
@@ -126,7 +126,7 @@ class CutContext(Selector):
         stop: Position after the last one, or fraction of the prompt.
         keep_self: Whether a masked key may still attend to itself.
         layers: Layer indices; None for all.
-        heads: Head indices; None for all.
+        heads: Head indices, or pairs of layer and head; None for all.
     """
 
     name: ClassVar[str] = "cut"

@@ -89,7 +89,7 @@ class Ranked(Selector, noop={"k": 0}):
         keep_self: Whether a masked key may still attend to itself.
         above: Sink rule; only keys that it marks in the head are taken.
         layers: Layer indices in which the intervention acts; None for all.
-        heads: Head indices in which the intervention acts; None for all.
+        heads: Head indices, or pairs of layer and head, in which the intervention acts; None for all.
         below: Sink rule; only heads in which it marks no key are changed.
         kinds: Token categories that compete: "structural" (mask, BOS, EOS, template, newline, punctuation, space),
             "content" (all others), or a list of categories; None for all.

@@ -170,25 +170,12 @@ class SparseCache(Evicting):
     """Sparse key-value cache: between refreshes only the block is computed, against its own keys and a part of the
     other keys.
 
-    A *refresh* is a forward over the whole canvas, at which the kept keys are chosen. `keep=1` is the dual cache, and
-    `keep=1` with `refresh=1` is decoding without a cache. A batch is refreshed as a whole. The removed keys are not
-    computed with, but their memory is not freed.
+    Settings that the table leaves out are those of `Evicting`.
 
     Args:
-        keep: Fraction of the columns outside the window (the block and the columns that predict it) that are kept.
         by: Order in which columns are kept: "received" by attention received at the last refresh; "sinks" sinks first
             (by `rule`, strongest first), then the nearest columns; "no_sinks" sinks last, as a control; "recent" the
             nearest columns; "random" random columns.
-        per: Heads that keep the same columns: "head" for each head its own, "layer" for all heads of a layer, "model"
-            for all layers.
-        recent: Number of columns nearest to the window that are kept at any score.
-        blocks: Number of blocks decoded per refresh, or "all".
-        refresh: Number of forwards after which the canvas is refreshed, also inside a block; None for never.
-        drift: Change of the most-attended key's value (1 - cosine, 0 to 2) above which the canvas is refreshed; None
-            for never.
-        sinks: Special treatment of attention sinks: "keep" keeps them first, "drop" removes them first, None treats
-            them as other keys.
-        rule: Sink rule, written as in study files; the default is an epsilon of 3 in column sums.
         seed: Seed of `by="random"`.
     """
 
