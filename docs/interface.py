@@ -45,6 +45,7 @@ def page(note: str) -> str:
             left.pop(name)
             parts += write_section(f"sk.{name}", getattr(sk, name), shown[name])
         if title == "Load and generate":
+            parts += write_section("Evicting", extend.Evicting, "")
             parts += write_samplers()
         if title == "Intervene":
             shared = {"Ranked": Ranked, "Selector": extend.Selector, "Intervention": extend.Intervention}
@@ -93,5 +94,11 @@ def write_samplers() -> Iterator[str]:
     """The samplers, which are constructors of `sk.Decode`."""
     from sinkscope.decoding.settings import SAMPLERS
 
+    yield from (
+        "### Samplers",
+        "",
+        "Settings that a sampler's table leaves out are those of [sk.Decode](#sinkscope.decoding.settings.Decode).",
+        "",
+    )
     for name in sorted(SAMPLERS.names()):
         yield from write_directive(f"sk.Decode.{name}", SAMPLERS[name])

@@ -75,7 +75,7 @@ kept = sk.trace(model, prompt, keep=sk.Keep(form="full", value_norms=True, maps=
 print(trace.sinks(sk.Threshold(3, unit="sum")).height, "keys receive 3 more than the mean of the others")
 
 # ---- ZScore
-print(trace.sinks(sk.ZScore(3)).height, "keys stand 3 standard deviations above the mean")
+print(trace.sinks(sk.ZScore(3)).height, "keys receive 3 standard deviations more than the mean")
 
 # ---- HeadShare
 print(trace.sinks(sk.HeadShare(0.3)).height, "keys receive 0.3 of what each query has to give")
@@ -90,7 +90,7 @@ assert seen.received[0].shape == (1, 2, 1, 5)  # [batch, head, group, key]
 # ---- attend
 q, k, v = torch.randn(3, 1, 2, 5, 8)  # each [batch, head, position, dim]
 out, received = sk.attend(q, k, v, causal=True)
-assert torch.allclose(received.sum(-1), torch.tensor(5.0))  # five queries give 1 each
+assert torch.allclose(received.sum(-1), torch.tensor(5.0))  # five queries, each with a sum of 1
 
 # ---- lens
 logits = sk.lens(model, model.encode(prompt))  # [layer, batch, position, vocab]
@@ -121,10 +121,10 @@ with sk.hook(model, "resid_post", halve_late):
 with sk.intervene(model, sk.MaskSinks(k=1)) as active:
     masked = model.generate(prompt, **short)
 assert active.effect.leak == 0  # masked keys received nothing
-print(f"{active.effect.mass_share:.0%} of the attention was taken")
+print(f"{active.effect.mass_share:.0%} of the attention was removed")
 
 # ---- MaskSinks
-strong = sk.MaskSinks(k=1, above=sk.HeadShare(0.3))  # of each head the top key, if it is a sink
+strong = sk.MaskSinks(k=1, above=sk.HeadShare(0.3))  # the most-attended key of each head, if it is a sink
 with sk.intervene(model, strong):
     model.generate(prompt, **short)
 
@@ -134,7 +134,7 @@ with sk.intervene(model, control):
     model.generate(prompt, **short)
 
 # ---- MaskPositions
-with sk.intervene(arm, sk.MaskPositions((0,), since="second")):  # the prompt is read undisturbed
+with sk.intervene(arm, sk.MaskPositions((0,), since="second")):  # the prompt is read unchanged
     arm.generate(prompt, length=8)
 
 # ---- MaskBuiltIn
@@ -156,7 +156,7 @@ with sk.intervene(model, others):
     model.generate(prompt, **short)
 
 # ---- CutContext
-with sk.intervene(model, sk.CutContext(0.25, 0.5)):  # the second quarter of the prompt is hidden
+with sk.intervene(model, sk.CutContext(0.25, 0.5)):  # the second quarter of the prompt is masked
     model.generate(prompt, **short)
 
 # ---- Attenuate
@@ -192,7 +192,7 @@ with sk.intervene(model, sk.Window(16)):
     model.generate(prompt, **short)
 
 # ---- ZeroValues
-with sk.intervene(model, sk.ZeroValues(of=sk.MaskSinks(k=1))):  # sinks draw as before, and carry nothing
+with sk.intervene(model, sk.ZeroValues(of=sk.MaskSinks(k=1))):  # sinks receive attention as before; their values are 0
     model.generate(prompt, **short)
 
 # ---- MeanValues
@@ -200,7 +200,7 @@ with sk.intervene(model, sk.MeanValues(of=sk.MaskSinks(k=1))):
     model.generate(prompt, **short)
 
 # ---- PatchValues
-with sk.intervene(model, sk.PatchValues(of=sk.MaskSinks(k=1), source="next")):  # of the next row of the batch
+with sk.intervene(model, sk.PatchValues(of=sk.MaskSinks(k=1), source="next")):  # from the next sequence of the batch
     model.generate([prompt, prompt.replace("Tom", "Ann")], **short)
 
 # ---- PatchKeys
@@ -222,7 +222,7 @@ with sk.intervene(model, sk.Steer(direction, layers=(3,), strength=2.0, steps=(0
     model.generate(prompt, **short)
 
 # ---- checkup
-first = next(sk.checkup(model))  # each check as it is known; `list(…)` makes them all
+first = next(sk.checkup(model))  # each result as soon as it is known; `list` runs all checks
 assert first.status == "ok"
 
 # ---- tasks
@@ -243,7 +243,7 @@ study = sk.Study.from_dict(
 assert sk.Study.load("paper").name == "paper"  # one that ships, or a YAML file
 
 # ---- run
-run = sk.run(study, out="runs/mine", workers=1)  # called again, it goes on where it was stopped
+run = sk.run(study, out="runs/mine", workers=1)  # called again, it continues where it was stopped
 
 # ---- Run
 run = sk.Run.load("runs/mine")
@@ -310,7 +310,7 @@ with sk.intervene(model, MaskLast(n=2)):
 # ---- extend.Call
 @settings(InterventionError)
 class Count(Intervention):
-    """What a call tells: here nothing is changed, and what passes is printed once."""
+    """Print the calls of the first forward; change nothing."""
 
     is_noop = False
 
@@ -329,8 +329,8 @@ with sk.intervene(model, Count()):
 keys = 6
 hidden = torch.zeros(1, 1, keys, dtype=torch.bool)
 hidden[..., 0] = True
-assert Change(drop=hidden).drop is hidden  # key 0 is hidden from all queries
-assert Change(bias=torch.zeros(1, 1, 1, keys), temperature=2.0).drop is None  # scores are changed, nothing is hidden
+assert Change(drop=hidden).drop is hidden  # position 0 is masked for all queries
+assert Change(bias=torch.zeros(1, 1, 1, keys), temperature=2.0).drop is None  # scores are changed, nothing is masked
 
 
 # ---- extend.Memory

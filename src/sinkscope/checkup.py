@@ -66,13 +66,27 @@ def checkup(
     revision: str | None = None,
     quantization: Any = None,
 ) -> Iterator[Check]:
-    """Check a model, loaded by its name or as it is; yields each result as it is known.
+    """Check that a model loads, decodes, and can be observed and masked correctly.
 
-    Nothing follows a failed load.
-    everything: also what depends on the machine: backends, caches in half precision, several GPUs, memory.
-    quantization: as in `load`; how far logits and attention drift from the plain weights is then measured too.
+    Args:
+        name: Model, or a name that `load` accepts.
+        dtype: Floating-point type, as in `load`.
+        device: Device, as in `load`.
+        mask_id: Token id of the mask token, as in `load`.
+        base: Location of an adapter's base model, as in `load`.
+        everything: True to run the checks that depend on the machine too: attention backends, caches in half precision,
+            several GPUs, memory.
+        revision: Branch, tag or commit of a Hub id, as in `load`.
+        quantization: "int8" or "int4", as in `load`; the drift of logits and attention from the plain weights is then
+            measured.
 
-    A name behind which there is no model, or a device that is not there, is a mistake of the caller's, no failed check.
+    Yields:
+        Each result as soon as it is known, with a name, a status ("ok", "failed" or "skipped") and a sentence. A failed
+            load is the last result.
+
+    Raises:
+        SinkscopeError: If the name leads to no model or the device does not exist; neither is reported as a failed
+            check.
     """
     started = time.perf_counter()
     options: dict[str, Any] = {"dtype": dtype, "device": device, "mask_id": mask_id, "base": base, "revision": revision}

@@ -45,9 +45,14 @@ MOST = 1_000  # conditions that one entry may make
 
 @dataclass(frozen=True)
 class Condition:
-    """What a unit changes: nothing ("none"), attention ("noop" and interventions), or how the model decodes.
+    """Condition of a study: what is changed while problems are answered.
 
-    models: which kinds of models it is for; conditions that differ in it alone are the same.
+    A condition changes nothing ("none"), attention ("noop" and interventions), or decode settings.
+
+    Args:
+        name: Name of the condition, as in study files.
+        change: Intervention or change of decode settings; None for "none".
+        models: Model types that the condition is for. Conditions that differ in it alone are equal.
     """
 
     name: str
@@ -56,12 +61,23 @@ class Condition:
 
     @classmethod
     def of(cls, change: Entry) -> Condition:
-        """The condition that this intervention, or change of decode settings, makes."""
+        """Build the condition of an intervention, or of a change of decode settings.
+
+        Args:
+            change: Intervention or change of decode settings.
+        """
         return cls(change.name, change)
 
     @classmethod
     def read(cls, entry: Mapping[str, Any] | str) -> list[Condition]:
-        """The conditions of one entry of a study file, where every list is a sweep; a FieldError names the wrong field."""
+        """Build the conditions of one entry of a study file, in which every list is a sweep.
+
+        Args:
+            entry: Name of a condition, or a mapping with `name` and settings.
+
+        Raises:
+            FieldError: If a field is wrong.
+        """
         words = {"name": entry} if isinstance(entry, str) else dict(entry)
         name = words.pop("name", "")
         with as_field("for"):
@@ -75,9 +91,14 @@ class Condition:
 
     @classmethod
     def parse(cls, text: str) -> Condition:
-        """`mask_sinks:k=5,rank=as_run`: the name of an intervention as study files have it, and settings in YAML's flow style.
+        """Build a condition from text such as `mask_sinks:k=5,rank=as_run`.
 
-        Commas inside brackets, braces and quotes belong to the value: `mask_positions:positions=[0,1]`.
+        Args:
+            text: Name and settings. Values are written in YAML's flow style, so that commas inside brackets, braces and
+                quotes belong to the value, as in `mask_positions:positions=[0,1]`.
+
+        Raises:
+            InterventionError: If the text is not one condition.
         """
         name, _, rest = text.partition(":")
         # What stands behind the name is YAML's flow style with = in place of the colon.
@@ -96,7 +117,11 @@ class Condition:
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> Condition:
-        """The condition that `to_dict` wrote; one whose intervention is not installed here can still be shown."""
+        """Build a condition from the output of `to_dict`; if its intervention is not installed, it can still be shown.
+
+        Args:
+            values: Mapping with `name` and settings.
+        """
         name = values["name"]
         words = {word: value for word, value in values.items() if word != "name" and value is not None}
         if name in PLAIN:
@@ -112,51 +137,67 @@ class Condition:
             raise StudyError(f"The condition {'.'.join(map(str, error.path))} cannot be read: it {error}.") from None
 
     def to_dict(self) -> dict[str, Any]:
-        """name, k, rank and rows always; the other settings where they say something."""
+        """Return name, k, rank and rows in any case, and the other settings that are not at their defaults."""
         always = {"name": self.name, "k": self.get("k", 0), "rank": self.get("rank"), "rows": self.get("rows")}
         return {**always, **{name: value for name, value in self.words.items() if name not in ALWAYS}}
 
     def entry(self) -> dict[str, Any]:
-        """The condition as an entry of a study file."""
+        """Return the condition as an entry of a study file."""
         models = {} if self.models == MODELS[0] else {"for": self.models}
         return {"name": self.name, **self.words, **models}
 
     @cached_property
     def words(self) -> dict[str, Any]:
-        """Its settings as a study file has them."""
+        """Settings of the condition, as a study file has them."""
         return {} if self.name in PLAIN or self.change is None else self.change.to_entry()
 
     def get(self, setting: str, default: Any = None) -> Any:
+        """Return one setting.
+
+        Args:
+            setting: Name of the setting.
+            default: Value that is returned if the condition does not have the setting.
+        """
         return self.words.get(setting, default)
 
     @property
     def k(self) -> int:
+        """Number of masked keys per head; 0 for conditions without it."""
         return int(self.get("k", 0))
 
     @cached_property
     def label(self) -> str:
-        """Name and settings in a few words, for people."""
+        """Name and settings in a few words."""
         label = "" if self.name in PLAIN or self.change is None else self.change.label()
         return f"{self.name.replace('_', ' ')} {label}".strip()
 
     @cached_property
     def key(self) -> str:
-        """A name for files: the condition's name, and a digest of its settings."""
+        """Name for files: the condition's name and a digest of its settings."""
         digest = hashlib.blake2b(json.dumps(self.words, sort_keys=True).encode(), digest_size=4).hexdigest()
         return f"{self.name}-{digest}" if self.words else self.name
 
     def series(self) -> str:
-        """Its name and settings without the strength: tests that differ in nothing else are corrected together."""
+        """Return name and settings without the strength; tests that differ in the strength alone are corrected
+        together.
+        """
         words = {name: value for name, value in self.words.items() if name not in STRENGTHS or isinstance(value, str)}
         return json.dumps([self.name, words], sort_keys=True)
 
     @property
     def intervention(self) -> Intervention | None:
-        """What it puts into the model."""
+        """Intervention of the condition; None if it changes no attention."""
         return self.change if isinstance(self.change, Intervention) else None
 
     def seeded(self, seed: int) -> Intervention | None:
-        """What it puts into the model, with the seed of a study."""
+        """Return the intervention with the seed of a study.
+
+        Args:
+            seed: Seed of the study.
+
+        Raises:
+            InterventionError: If the intervention is not installed.
+        """
         if isinstance(self.change, NotInstalled):
             raise InterventionError(
                 f"The condition {self.name} is not installed here; install the package that adds it."
@@ -165,12 +206,12 @@ class Condition:
 
     @property
     def decode(self) -> dict[str, Any]:
-        """Words that it puts over the decode settings, as plain data; none for what changes attention."""
+        """Changed decode settings, as plain data; empty for conditions that change attention."""
         return self.change.decode() if isinstance(self.change, DecodeChange) else {}
 
     @property
     def must_take_effect(self) -> bool:
-        """Whether masked keys must receive exactly nothing."""
+        """Whether masked keys must receive exactly no attention."""
         made = self.intervention
         return made is not None and self.name != "noop" and made.hides and not getattr(made, "keep_self", False)
 
@@ -179,12 +220,17 @@ class Condition:
         return None if self.intervention is None else self.intervention.aim
 
     def controls(self) -> Mapping[Match, Sequence[Condition]]:
-        """The conditions that may control for this one, best first."""
+        """Return the conditions that may serve as controls for this one, best first."""
         made = {} if self.intervention is None or self.name == "noop" else self.intervention.controls()
         return {match: [Condition.of(one) for one in several] for match, several in made.items()}
 
     def short_name(self, silent: Collection[str] = (), causal: bool = False) -> str | None:
-        """A name for tables, of all settings but the silent ones; None where a few words do not say all of it."""
+        """Return a name for tables; None if a few words cannot express all settings.
+
+        Args:
+            silent: Settings that the name leaves out.
+            causal: Whether the model is autoregressive.
+        """
         words = {name: value for name, value in self.words.items() if name not in silent and value is not False}
         if isinstance(self.change, Intervention) and self.name not in PLAIN:
             return self.change.short_name(words, causal)
@@ -238,14 +284,16 @@ class NotInstalled(Entry):
 
 
 class DecodeChange(Entry):
-    """They stand beside `none` as interventions do, so that answers with and without a cache are compared by problem."""
+    """Base class of conditions that change decode settings, so that answers are compared problem by problem with those
+    of "none".
+    """
 
     def __post_init__(self) -> None:
         with as_field():
             self.decode()
 
     def decode(self) -> dict[str, Any]:
-        """Words over the decode settings, as plain data."""
+        """Return the changed decode settings as plain data."""
         raise NotImplementedError
 
 

@@ -15,7 +15,7 @@ def printable(text: str) -> str:
 
 
 class SinkscopeError(Exception):
-    """Anything that a user can fix; its text is one sentence that says how."""
+    """Base class of all errors that a user can fix; the text is one sentence that says how."""
 
     def __str__(self) -> str:
         """What came stands in the sentence, and may come from elsewhere: one line, not too long, that steers no terminal."""
@@ -41,7 +41,7 @@ class PromptError(SinkscopeError):
 
 
 class DecodeError(SinkscopeError):
-    """Decode settings contradict each other or the model."""
+    """Error about decode settings that contradict each other or do not fit the model."""
 
 
 class CaptureError(SinkscopeError):
@@ -53,7 +53,7 @@ class AttentionError(SinkscopeError):
 
 
 class InterventionError(SinkscopeError):
-    """An intervention's settings make no sense, alone or for this model."""
+    """Error about an intervention's settings, alone or for this model."""
 
 
 class BudgetError(SinkscopeError):
@@ -69,11 +69,11 @@ class PluginError(SinkscopeError):
 
 
 class RuleError(SinkscopeError):
-    """A sink rule's settings make no sense."""
+    """Error about a sink rule's settings."""
 
 
 class TaskError(SinkscopeError):
-    """A task is unknown or asked for what it cannot make."""
+    """Error about an unknown task, or about a request that a task cannot fulfil."""
 
 
 class SandboxError(SinkscopeError):
@@ -81,7 +81,7 @@ class SandboxError(SinkscopeError):
 
 
 class StudyError(SinkscopeError):
-    """A study file or a run folder cannot be used."""
+    """Error about a study file or a run folder that cannot be used."""
 
 
 class ReportError(SinkscopeError):

@@ -80,7 +80,11 @@ def suggest(name: object, known: Iterable[str]) -> str:
 
 @dataclass_transform(frozen_default=True, field_specifiers=(field,))
 def settings(error: type[SinkscopeError]) -> Callable[[type[T]], type[T]]:
-    """Class decorator: a frozen, checked dataclass whose constructor raises `error` in one sentence."""
+    """Make a class a frozen dataclass whose fields are checked; a class decorator.
+
+    Args:
+        error: Error class that the constructor raises, with one sentence, if a field is wrong.
+    """
 
     def decorate(cls: type[T]) -> type[T]:
         config = ConfigDict(extra="forbid", arbitrary_types_allowed=True)

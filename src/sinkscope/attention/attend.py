@@ -41,24 +41,34 @@ def attend(
     first: int | None = None,
     cap: float | None = None,
 ) -> tuple[Tensor, ...]:
-    """Attention output, and the column sums of the probabilities that made it (fp32, plain sums over queries).
+    """Compute attention and the attention that each key receives, in one pass.
 
-    q: [batch, head, query, dim]; k, v: [batch, kv head, key, dim], where head is a multiple of kv head.
-    mask: bool (True = may attend) or additive, [batch or 1, head or 1, query or 1, key].
-    causal: query i sits at position first + i and sees no later key; goes together with mask.
-    block: block-causal. The query at position p sees the keys j with j // block ≤ p // block, its own block to the end;
-    blocks are counted from key 0. Goes together with everything but causal, which is block = 1.
-    first: position of query 0 among the keys, for causal, block and keep_self; key − query unless given. A window of
-    queries in the middle has keys after it too.
-    groups: an integer label per query, [query] or [batch, query]; −1 counts nowhere. None: one group of all.
-    group_count: how many groups there are, where not every label need occur.
-    drop_keys: bool [batch or 1, head or 1, key]; such a key gets −∞ before the softmax, from every query;
-    keep_self: except from the query at its own position.
-    cap: scores become cap · tanh(score / cap) before any mask (not by `triton`).
-    clean: also give the column sums as they would be without drop_keys, from the same scores.
+    A query that has no key left gets zeros in all results.
 
-    Returns (out, received), or with clean=True (out, received, clean received). out: [batch, head, query, value dim] in
-    the dtype of q; received: [batch, head, group, key]. A query with nothing left to attend to gives zeros in both.
+    Args:
+        q: Queries [batch, head, query, dim].
+        k: Keys [batch, kv head, key, dim]; the number of heads is a multiple of the number of kv heads.
+        v: Values [batch, kv head, key, value dim].
+        mask: Attention mask [batch or 1, head or 1, query or 1, key]: bool (True means may attend) or additive.
+        causal: Whether query i, at position `first` + i, attends to no later key; combines with `mask`.
+        groups: Label of each query, int [query] or [batch, query], by which received attention is summed; -1 is left
+            out. None makes one group of all queries.
+        scale: Factor of the scores; the default is 1 / sqrt(dim).
+        backend: Name of the implementation; "auto" chooses the fastest one available.
+        drop_keys: Masked keys, bool [batch or 1, head or 1, key], whose scores are minus infinity for every query.
+        clean: Whether received attention without `drop_keys` is returned as well, from the same scores.
+        group_count: Number of groups; the default is the largest label + 1.
+        keep_self: Whether the query at a masked key's own position still attends to it.
+        block: Block length of block-causal attention, with blocks counted from key 0: a query attends to the keys of
+            its own block and of earlier blocks. Combines with everything but `causal`, which is `block=1`.
+        first: Position of query 0 among the keys, for `causal`, `block` and `keep_self`; the default is the number of
+            keys minus the number of queries.
+        cap: Limit of the scores, which become cap * tanh(score / cap) before masking (not supported by "triton").
+
+    Returns:
+        Tuple `(out, received)`, or `(out, received, clean received)` with `clean=True`. `out` [batch, head, query,
+            value dim] has the dtype of q; `received` [batch, head, group, key] is the column sum of the probabilities
+            in float32.
     """
     call = check(q, k, v, mask, causal, groups, scale, drop_keys, keep_self, clean, group_count, block, first, cap)
     by_formula = backend == "auto" and torch.is_grad_enabled() and (k.requires_grad or v.requires_grad)

@@ -28,61 +28,78 @@ class BuiltIn(NamedTuple):
 
 @dataclass(frozen=True)
 class Call:
-    """What a module asked attention for."""
+    """One attention call of a module.
+
+    Args:
+        layer: Layer index.
+        q: Queries [batch, head, query, dim], after the rotary embedding.
+        k: Keys [batch, kv head, key, dim].
+        v: Values [batch, kv head, key, dim].
+        mask: Attention mask [batch or 1, head or 1, query, key], or None.
+        causal: Whether the call is causal.
+        scale: Factor of the scores; None for 1 / sqrt(dim).
+        forward: State of sinkscope's decoder; None outside it.
+        untouched: Function that computes the module's own attention output [batch, head, query, dim].
+        directed: Whether the module is causal, also if this call needs no mask for it.
+        cap: Limit of the scores (tanh); None for none.
+        built_in: Learned key and value in front of all positions; None for most models.
+    """
 
     layer: int
-    q: Tensor  # [batch, head, query, dim], after the rotary embedding
-    k: Tensor  # [batch, kv head, key, dim]
+    q: Tensor
+    k: Tensor
     v: Tensor
-    mask: Tensor | None  # [batch | 1, head | 1, query, key]
+    mask: Tensor | None
     causal: bool
     scale: float | None
-    forward: Forward | None  # None: not a forward of our decoders
-    untouched: Callable[[], Tensor]  # the module's own attention, [batch, head, query, dim]
-    directed: bool  # the module is causal, whether or not this call needs a mask for it
-    cap: float | None = None  # scores are bent to stay within it
-    built_in: BuiltIn | None = None  # the module's own key that stands on no position
+    forward: Forward | None
+    untouched: Callable[[], Tensor]
+    directed: bool
+    cap: float | None = None
+    built_in: BuiltIn | None = None
 
     @property
     def queries(self) -> int:
+        """Number of queries."""
         return self.q.shape[2]
 
     @property
     def keys(self) -> int:
+        """Number of keys."""
         return self.k.shape[2]
 
     @property
     def rows(self) -> int:
-        """Rows of the batch that count; with guidance the second half is the unconditional copy."""
+        """Number of sequences that count; with guidance the second half of the batch is the unconditional copy."""
         return self.q.shape[0] if self.forward is None else self.forward.rows
 
     @property
     def scaling(self) -> float:
-        """What scores are multiplied by."""
+        """Factor of the scores."""
         return float(self.q.shape[-1] ** -0.5) if self.scale is None else self.scale
 
     @property
     def start(self) -> int:
-        """Column of the first query: what is cached stands before it, unless the decoder says otherwise."""
+        """Column of the first query; cached keys come before it, unless the decoder says otherwise."""
         return self.keys - self.queries if self.forward is None else self.forward.start
 
     @cached_property
     def real_keys(self) -> Tensor | None:
-        """bool [batch, key]: keys that are not padding; None where none is."""
+        """Keys that are not padding, bool [batch, key]; None if nothing is padded."""
         if self.forward is not None:
             return self.forward.real_keys(self.keys, self.q.device)
         return None if self.visible is None else self.visible.flatten(1, -2).any(1).expand(self.q.shape[0], -1)
 
     @property
     def visible(self) -> Tensor | None:
-        """The mask as bool: which keys each query may look at, before any causal order."""
+        """Mask as bool, before any causal order; None if there is no mask."""
         if self.mask is None or self.mask.dtype == torch.bool:
             return self.mask
         return self.mask > masked_below(self.mask.dtype)
 
     @cached_property
     def labels(self) -> Tensor:
-        """[batch, query]: the group of each query, −1 for padding."""
+        """Group of each query, int [batch, query]; -1 at padding."""
         if self.forward is not None:
             given, device = self.forward.labels, self.q.device
             return given if given.device == device else self.forward.once("labels", device, lambda: given.to(device))
@@ -93,25 +110,41 @@ class Call:
 
     @property
     def seen(self) -> Tensor:
-        """[batch, group, key]: how many queries that count may look at each key, before anything is changed."""
+        """Number of queries of each group that may attend to each key, [batch, group, key], before any change."""
         if self.forward is not None and self.forward.kept is None:
             return self.forward.seen(self.keys, self.q.device)
         visible = None if self.visible is None else self.visible.any(1)
         return count_seen(self.labels, self.group_count, self.keys, visible, self.causal)
 
     def once(self, key: object, make: Callable[[], Tensor]) -> Tensor:
-        """What does not differ from layer to layer of one forward, made once on each device."""
+        """Compute a tensor once per forward and device, for what does not differ between layers.
+
+        Args:
+            key: Name of the tensor.
+            make: Function that computes it.
+        """
         if self.forward is None:
             return make()
         return self.forward.once((key, self.keys, self.queries), self.q.device, make)
 
     def per_head(self, tensor: Tensor) -> Tensor:
-        """[batch, kv head or head, …] → [batch, head, …]."""
+        """Repeat the kv heads of a tensor for the heads that share them.
+
+        Args:
+            tensor: Tensor [batch, kv head or head, ...].
+
+        Returns:
+            Tensor [batch, head, ...].
+        """
         share = self.q.shape[1] // tensor.shape[1]
         return tensor.repeat_interleave(share, dim=1) if share > 1 else tensor
 
     def inputs(self, drop_keys: Tensor | None = None) -> Inputs:
-        """The call as the formula takes it, for explicit maps; they are held whole, so for few heads."""
+        """Return the call as inputs of the formula, for explicit maps, which are held whole: use it for few heads.
+
+        Args:
+            drop_keys: Masked keys, bool [batch or 1, head or 1, key].
+        """
         causal, offset, hot = 1 if self.causal else None, self.keys - self.queries, None
         if self.forward is not None:
             hot = self.forward.once("one hot", self.q.device, lambda: one_hot(self.labels, len(GROUPS), torch.float32))
@@ -121,7 +154,7 @@ class Call:
         )  # fmt: skip
 
     def scores(self) -> Tensor:
-        """What goes into the softmax, −∞ where a query may not look, [batch, head, query, key]."""
+        """Compute the scores before the softmax [batch, head, query, key], minus infinity where a query may not attend."""
         return masked_scores(self.inputs())
 
     @property
@@ -143,19 +176,33 @@ class Extra(NamedTuple):
 
 @dataclass(frozen=True)
 class Change:
-    """What one intervention wants done in a call; several are merged."""
+    """Changes that an intervention makes in one attention call; the changes of several interventions are merged.
 
-    drop: Tensor | None = None  # bool [batch, head, key]: −∞ before the softmax, for all queries
-    keep_self: bool = False  # … but a dropped key may still attend to itself
-    hide: Tensor | None = None  # bool [batch | 1, head | 1, query, key]: True = may not attend
-    values: Callable[[Tensor], Tensor] | None = None  # [batch, head, key, dim] → the same
-    touched: Tensor | None = None  # bool [batch, head, key]: keys whose value is changed
-    keys: Callable[[Tensor], Tensor] | None = None  # [batch, head, key, dim] → the same
-    extra: tuple[Tensor, Tensor] | Extra | None = None  # keys and values that every query sees beside the text
-    bias: Tensor | None = None  # [batch | 1, head | 1, query | 1, key], added to the scores
-    temperature: float = 1.0  # scores are divided by it
-    hide_built_in: bool = False  # nobody may attend to the module's own key
-    removed: Tensor | None = None  # [batch, head, key]: attention that each key loses, where `bias` takes a part of it
+    Args:
+        drop: Keys masked for all queries, bool [batch, head, key].
+        keep_self: Whether a masked key may still attend to itself.
+        hide: Pairs that may not attend, bool [batch or 1, head or 1, query, key].
+        values: Function that changes the values [batch, head, key, dim].
+        touched: Keys whose value is changed, bool [batch, head, key].
+        keys: Function that changes the keys [batch, head, key, dim].
+        extra: Further keys and values that every query attends to.
+        bias: Term added to the scores [batch or 1, head or 1, query or 1, key].
+        temperature: Divisor of the scores.
+        hide_built_in: Whether the module's learned key is masked.
+        removed: Attention removed from each key [batch, head, key], if `bias` removes a part of it.
+    """
+
+    drop: Tensor | None = None
+    keep_self: bool = False
+    hide: Tensor | None = None
+    values: Callable[[Tensor], Tensor] | None = None
+    touched: Tensor | None = None
+    keys: Callable[[Tensor], Tensor] | None = None
+    extra: tuple[Tensor, Tensor] | Extra | None = None
+    bias: Tensor | None = None
+    temperature: float = 1.0
+    hide_built_in: bool = False
+    removed: Tensor | None = None
 
 
 @dataclass(frozen=True)

@@ -123,13 +123,20 @@ class Observation(Tap):
 
 @contextmanager
 def observe(module: Any, layers: Collection[int] | None = None, keep: Keep | None = None) -> Iterator[Observation]:
-    """Collect the attention that keys receive while `module` runs inside the `with`.
+    """Record the attention that keys receive while a module runs inside the `with` block.
 
-    module: any torch module, or a loaded model. layers: only these. keep: a function
-    (layer, received) → what to keep of it, on the device that made it. Inside sk.decode the groups are (masked, committed,
-    prompt); elsewhere there is one group of all queries. Only calls of the thread that entered the `with` are seen.
-    Where gradients are on and flow through the module, they flow through `received` too, by the formula; what is computed
-    under torch.no_grad() has none.
+    Received attention is summed over groups of queries: inside `sk.decode` over masked, committed and prompt positions,
+    elsewhere over all queries. Only calls of the thread that entered the `with` block are recorded. With gradients
+    enabled, they flow through received attention too.
+
+    Args:
+        module: Model, or any torch module with transformers' attention.
+        layers: Layer indices to record; None for all.
+        keep: Function `(layer, received)` that returns what to keep of a call's received attention [batch, head, group,
+            key], on its device; the default keeps all of it, on the host.
+
+    Returns:
+        Observation whose `received` has one entry per attention call.
     """
     root = module_of(module)
     chosen = None if layers is None else validate(LAYERS, layers, "layers", CaptureError)

@@ -20,24 +20,40 @@ if TYPE_CHECKING:
 
 @dataclass
 class Picks:
-    """What a commit rule wants done at one step; each bool [batch, position]."""
+    """Decision of a commit rule at one denoising step; every tensor is bool [batch, position].
 
-    commit: Tensor  # open positions that take their candidate
-    edit: Tensor | None = None  # known positions that are replaced by their candidate
-    reopen: Tensor | None = None  # known positions that are opened again
+    Args:
+        commit: Masked positions that take their candidate.
+        edit: Decoded positions whose token is replaced by their candidate; None for none.
+        reopen: Decoded positions that become mask tokens again; None for none.
+    """
+
+    commit: Tensor
+    edit: Tensor | None = None
+    reopen: Tensor | None = None
 
 
 @dataclass
 class Canvas:
-    """A canvas of masks; all tensors are [batch, position]."""
+    """Tokens of a batch while they are decoded; every tensor is [batch, position].
+
+    Args:
+        tokens: Token ids.
+        real: bool, False at padding.
+        given: bool, True at the prompt's tokens.
+        mask_id: Token id of the mask token.
+        answers: Column at which the answer of each sequence begins.
+        length: Number of tokens of the answer.
+        pad: Token id that counts as padding wherever it is, for dllm's block sampler; None for all others.
+    """
 
     tokens: Tensor
-    real: Tensor  # bool: not padding
-    given: Tensor  # bool: what the prompt holds
+    real: Tensor
+    given: Tensor
     mask_id: int
-    answers: list[int]  # column where each row's answer begins
-    length: int  # tokens of the answer
-    pad: int | None = None  # dllm's block sampler: padding is whatever holds this id, generated or not
+    answers: list[int]
+    length: int
+    pad: int | None = None
 
     @property
     def batch(self) -> int:
@@ -48,14 +64,26 @@ class Canvas:
         return self.tokens.shape[1]
 
     def masked_positions(self, span: tuple[int, int] | None = None) -> Tensor:
-        """bool: positions without a token yet (a mask in the prompt is open too); span: in these columns alone."""
+        """Return the positions that hold a mask token, those of the prompt included, bool [batch, position].
+
+        Args:
+            span: First column and the column after the last one; the default is the whole canvas.
+        """
         masked = (self.tokens == self.mask_id) & self.real
         if span is not None:
             masked[:, : span[0]], masked[:, span[1] :] = False, False
         return masked
 
     def apply(self, candidates: Tensor, picks: Picks) -> Tensor:
-        """Do what was picked; returns what was an edit: known positions whose token is another one now."""
+        """Apply the decision of a commit rule.
+
+        Args:
+            candidates: Token ids [batch, position].
+            picks: Decision of the commit rule.
+
+        Returns:
+            Decoded positions whose token changed, bool [batch, position].
+        """
         before, known = self.tokens, ~self.masked_positions()
         written = picks.commit if picks.edit is None else picks.commit | picks.edit
         self.tokens = torch.where(written, candidates, self.tokens)
@@ -64,27 +92,33 @@ class Canvas:
         return known & (self.tokens != before)
 
     def hide_padding(self) -> None:
-        """A padding token that was generated counts as padding from now on, where padding is known by its id."""
+        """Count generated padding tokens as padding from now on, if padding is known by its id."""
         if self.pad is not None:
             self.real = self.real & (self.tokens != self.pad)
 
     def labels(self) -> Tensor:
-        """[batch, position]: which group of queries each position belongs to; −1 where padded."""
+        """Return the query group of each position, int [batch, position]; -1 at padding."""
         labels = torch.full_like(self.tokens, COMMITTED).masked_fill(self.given, PROMPT)
         return labels.masked_fill(self.masked_positions(), MASKED).masked_fill(~self.real, -1)
 
     def padding(self) -> Tensor:
-        """[batch] on the CPU: padded columns at the left of each row."""
+        """Return the number of padded columns at the left of each sequence, int [batch] on the CPU."""
         return (self.real.cumsum(1) == 0).sum(1).cpu()
 
 
 @dataclass(frozen=True)
 class Block:
-    """The columns that are worked on now; they may differ from row to row."""
+    """Columns that are decoded now; they may differ between the sequences of a batch.
 
-    span: tuple[int, int]  # first column over all rows, and the one after the last
-    inside: Tensor  # bool [batch, position]
-    until: Tensor  # bool [batch, position]: everything up to the block's end
+    Args:
+        span: First column over all sequences, and the column after the last one.
+        inside: bool [batch, position], True inside the block.
+        until: bool [batch, position], True up to the end of the block.
+    """
+
+    span: tuple[int, int]
+    inside: Tensor
+    until: Tensor
 
 
 def delete_positions(

@@ -345,7 +345,10 @@ def confidence_dtype(settings: Decode, model: torch.dtype) -> torch.dtype:
 
 
 class CommitRule:
-    """The commits of one block; subclass, write `is_unfinished` and `pick`, and put `@register("name")` above it."""
+    """Commit rule for one block: which tokens are committed at each denoising step.
+
+    Subclass it, write `is_unfinished` and `pick`, and decorate it with `@register_commit_rule("name")`.
+    """
 
     block_only: ClassVar[bool] = False  # leaves masks before the block alone
     needs: ClassVar[Sequence[str]] = ()  # settings that it cannot do without
@@ -358,30 +361,51 @@ class CommitRule:
         self.begin()
 
     def begin(self) -> None:
-        """What it must know of the block before the first step; nothing by default."""
+        """Prepare what the rule needs to know about the block before the first denoising step; nothing by default."""
 
     def is_unfinished(self) -> bool:
-        """Whether the block needs another forward."""
+        """Decide whether the block needs another denoising step."""
         return bool((self.open() & self.block.inside).any())
 
     def candidate_positions(self) -> Tensor:
-        """bool [batch, position]: where candidates are needed; asked once per step, after the forward."""
+        """Return where candidates are needed, bool [batch, position]; called once per denoising step, after the
+        forward.
+        """
         return self.open()
 
     def pick(self, candidates: Tensor, confidence: Tensor) -> Picks:
-        """What to do with the candidates [batch, position]; confidence is −∞ where there is none."""
+        """Decide what to do with the candidates.
+
+        Args:
+            candidates: Token ids [batch, position].
+            confidence: Confidence in each candidate [batch, position]; minus infinity where there is none.
+        """
         return Picks(most_confident(confidence, self.counts(confidence), self.run.padding))
 
     def counts(self, confidence: Tensor) -> list[int]:
-        """How many each row commits at this step, the most confident first: for rules that say no more than that."""
+        """Return how many tokens each sequence commits at this step, for rules that commit the most confident ones.
+
+        Args:
+            confidence: Confidence in each candidate [batch, position]; minus infinity where there is none.
+        """
         raise TypeError(f"{type(self).__name__} must say what to commit")
 
     def best(self, score: Tensor, counts: list[int]) -> Tensor:
-        """The `counts[row]` best columns of each answer, bool [batch, position]; ties as of a topk over the answer alone."""
+        """Select the best columns of each answer, with ties as of a topk over the answer alone.
+
+        Args:
+            score: Score of each column [batch, position].
+            counts: Number of columns per sequence.
+
+        Returns:
+            Selected positions, bool [batch, position].
+        """
         return most_confident(score, counts, torch.tensor(self.run.canvas.answers))
 
     def open(self) -> Tensor:
-        """bool [batch, position]: open positions up to the end of the block, or in it, in rows that go on."""
+        """Return the mask tokens up to the end of the block (or inside it), bool [batch, position], in unfinished
+        sequences.
+        """
         here = self.block.inside if self.block_only else self.block.until
         return self.run.canvas.masked_positions() & here & ~self.run.done.unsqueeze(1)
 
@@ -391,7 +415,12 @@ Rule = TypeVar("Rule", bound=type[CommitRule])
 
 
 def register(name: str, needs: Sequence[str] = ()) -> Callable[[Rule], Rule]:
-    """Make a commit rule known by the name that `Decode.commit` gives; needs: settings that it cannot do without."""
+    """Register a commit rule under the name that `Decode.commit` gives; a class decorator.
+
+    Args:
+        name: Name of the rule.
+        needs: Names of the decode settings that the rule cannot do without.
+    """
 
     def add(rule: Rule) -> Rule:
         rule.needs = (*rule.needs, *needs)
@@ -402,10 +431,19 @@ def register(name: str, needs: Sequence[str] = ()) -> Callable[[Rule], Rule]:
 
 
 def most_confident(confidence: Tensor, counts: list[int], padding: Tensor) -> Tensor:
-    """The `counts[row]` most confident positions of each row → bool [batch, position]; −∞ where none may be committed.
+    """Select the most confident positions of each sequence.
 
-    Ranked by torch.topk over the row without its padding: ties fall as in the authors' code, and as in the row alone. On the
-    CPU, because CUDA's topk breaks them otherwise, and confidences in bfloat16 often tie.
+    Positions are ranked by torch.topk over the sequence without its padding, so that ties fall as in the authors' code
+    and as in the sequence alone. Ranking is on the CPU, because CUDA's topk breaks ties otherwise and confidences in
+    bfloat16 often tie.
+
+    Args:
+        confidence: Confidence [batch, position]; minus infinity where nothing may be committed.
+        counts: Number of positions per sequence.
+        padding: Number of padded columns at the left of each sequence, int [batch].
+
+    Returns:
+        Selected positions, bool [batch, position].
     """
     device, confidence = confidence.device, confidence.cpu()
     chosen = torch.zeros_like(confidence, dtype=torch.bool)

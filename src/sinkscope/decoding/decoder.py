@@ -23,9 +23,23 @@ def decode(
     history: bool = True,
     on_step: OnStep | None = None,
 ) -> Decoded:
-    """Generate from ids [batch, position]; attention_mask has 0 where a prompt is padded.
+    """Generate answers for a batch of token ids.
 
-    That is at its left, or (for decoders of other layouts than LLaDA's) at its right.
+    Args:
+        model: Model from `load` or `wrap`.
+        ids: Token ids of the prompts [batch, position].
+        settings: Decode settings.
+        attention_mask: Attention mask [batch, position], 0 at padding. Prompts are padded at their left, or at either
+            end for samplers with another layout than LLaDA's.
+        history: Whether the canvas before each forward and the final canvas are kept.
+        on_step: Function that is called with each denoising step (`Step`).
+
+    Returns:
+        Tokens [batch, position], the answers, the number of forwards and, with `history`, the canvases.
+
+    Raises:
+        PromptError: If prompt and answer exceed the model's context, or the attention mask is malformed.
+        DecodeError: If the settings do not fit the model.
     """
     model, prompt, mask = prepare(model, ids, settings, attention_mask)
     run = DecodeRun(model, prompt, mask, settings, history, on_step)

@@ -82,7 +82,50 @@ class Unset:
 
 @settings(DecodeError)
 class Decode(Unset):
-    """How a canvas becomes text; `Decode.llada(…)` and its siblings are the samplers, each a class of this kind."""
+    """Decode settings: how a canvas of mask tokens becomes text.
+
+    `Decode.llada(...)`, `Decode.dream(...)` and so on are the samplers. Each is a subclass with its authors' defaults
+    and has the settings below. Some samplers have further settings, which mean the same in all of them:
+
+    - `guidance`: Scale of classifier-free guidance; 0 switches it off. The unconditional copy has a masked prompt.
+    - `guidance_keep`: Token ids that the unconditional copy keeps.
+    - `confidence`: Measure of confidence in a candidate: "probability", "margin" (lead over the second token),
+      "entropy" (negative entropy) or "random".
+    - `shift`: Whether the logits at position i predict token i + 1; the default is as the model was trained.
+    - `forbid_eos`: Whether end-of-text is never chosen.
+    - `late_eos`: Whether end-of-text and end-of-turn are committed last.
+    - `top_p`: Probability mass of the likeliest tokens that are sampled from; None switches it off.
+    - `top_k`: Number of likeliest tokens that are sampled from; None switches it off.
+    - `suppress`: Token ids that are never chosen.
+    - `begin_suppress`: Token ids that are excluded from confidences but may be chosen.
+    - `stop_ids`: Token ids that end the generation after their block.
+
+    Args:
+        length: Number of tokens to generate.
+        block: Number of tokens per block; None makes the whole answer one block.
+        steps: Number of denoising steps for the answer (per block for samplers that count blocks from column 0, such as
+            `llada2` and `sdar`); None lets the commit rule decide.
+        temperature: Sampling temperature; 0 takes the likeliest token.
+        seed: Seed of all random numbers.
+        noise: Layout of random numbers: "reference" is as in the authors' code, "per_row" gives each sequence of a
+            batch the numbers that it would have alone.
+        stop: Rule that ends a sequence early: "never"; "eot", a block that ends in end-of-turn; "eos", a finished block
+            with end-of-text; "early_eos", end-of-text without a mask token before it; "ids", a block with one of
+            `stop_ids`; "row_eos", end-of-text in all sequences of the batch; "batch_eos", as "row_eos", and the block
+            ends for all sequences together.
+        delete: Positions of the prompt that are deleted before it is read; negative positions count from its end.
+        commit: Name of a registered commit rule that replaces the sampler's own rule.
+        threshold: Smallest confidence (0 to 1) at which a token is committed, for commit rules with a threshold.
+        factor: Factor of Fast-dLLM's rule: the token of rank r is committed while its confidence is at least 1 - factor
+            / (r + 1).
+        cache: Key-value cache: None, "prefix", "dual", "exact" or a cache policy such as `SparseCache`. The sampler
+            decides which of them it supports.
+        eos_id: Token id of end-of-text; the default is the model's.
+        eot_id: Token id of end-of-turn; the default is the model's.
+
+    Raises:
+        DecodeError: If settings contradict each other.
+    """
 
     sampler: ClassVar[str] = ""
     own_rule: ClassVar[str] = ""  # commit rule, if `commit` names no other; "": it has none
@@ -99,20 +142,20 @@ class Decode(Unset):
     cuts_at_end: ClassVar[bool] = False  # the answer ends after the first end-of-text, as in the authors' code
     unused: ClassVar[tuple[str, ...]] = ()  # settings of others that one call for all samplers may give
 
-    length: Count  # tokens to generate
+    length: Count
     _: KW_ONLY
-    block: Count | None = None  # None: the whole canvas is one block
-    steps: Count | None = None  # forwards over the answer (grid layout: per block); None: as the commit rule needs
+    block: Count | None = None
+    steps: Count | None = None
     temperature: NonNegative = 0.0
     seed: Seed = 0
     noise: Noise = "reference"
     stop: Stop = "never"
-    delete: Positions = ()  # positions of the prompt that are taken out before it is read
-    commit: CommitName | None = None  # a registered rule in place of the sampler's own
+    delete: Positions = ()
+    commit: CommitName | None = None
     threshold: Share | None = None
     factor: NonNegative | None = None
     cache: Cache = None
-    eos_id: TokenId | None = None  # None: the model's
+    eos_id: TokenId | None = None
     eot_id: TokenId | None = None
 
     if TYPE_CHECKING:
@@ -147,7 +190,7 @@ class Decode(Unset):
         self.check()
 
     def complete(self) -> None:
-        """Settings that follow from others, before they are checked; `put` sets them."""
+        """Set what follows from other settings, with `put`, before the settings are checked."""
 
     def put(self, **values: Any) -> None:
         for name, value in values.items():
@@ -155,7 +198,7 @@ class Decode(Unset):
 
     @property
     def mode(self) -> Mode:
-        """Of a checkpoint that decodes in several ways."""
+        """Mode in which a checkpoint that decodes in several ways is run."""
         return "autoregressive" if self.left_to_right else "diffusion"
 
     # ---- what follows from the settings
@@ -175,7 +218,7 @@ class Decode(Unset):
 
     @property
     def answer_length(self) -> int:
-        """Columns behind the prompt."""
+        """Number of columns after the prompt."""
         return self.length
 
     @property
@@ -185,13 +228,17 @@ class Decode(Unset):
 
     @property
     def most_steps(self) -> int:
-        """The most denoising steps that these settings can take, whatever the prompt."""
+        """Largest number of denoising steps that these settings can need for any prompt."""
         if self.layout == "grid":  # the first block holds the end of the prompt, and there may be one more for it
             return (self.blocks + 1) * (self.steps or self.block or self.length)
         return self.length if self.steps is None else self.steps
 
     def forwards(self, model: Model) -> Forwards:
-        """How the canvas is run through the model: whole, in parts, or block by block."""
+        """Return the object that runs the canvas through the model: whole, in parts, or block by block.
+
+        Args:
+            model: Model to run.
+        """
         from sinkscope.decoding.forwards import BlockForwards, Forwards
 
         shift = model.shift if self.shift is None else self.shift
@@ -202,13 +249,25 @@ class Decode(Unset):
         return Forwards(model, shift) if policy is None else policy.forwards(model, shift)
 
     def generate(self, run: DecodeRun) -> tuple[Tensor, Sequence[Tensor]]:
-        """The last canvas [batch, position], and each row's answer."""
+        """Run the denoising loop.
+
+        Args:
+            run: Prompt, model and settings of this generation.
+
+        Returns:
+            Final canvas [batch, position], and the answer tokens of each sequence.
+        """
         from sinkscope.decoding.loop import denoise
 
         return denoise(run)
 
     def fit(self, length: int, words: Mapping[str, Any]) -> dict[str, Any]:
-        """Length, block and steps: those that `words` do not give make room for the length."""
+        """Choose length, block and steps that fit together.
+
+        Args:
+            length: Number of tokens to generate.
+            words: Settings that were given and must be kept.
+        """
         block, steps = words.get("block", self.block), words.get("steps")
         if self.layout == "answer":
             if "block" not in words and block is not None:  # where blocks divide the length
@@ -228,7 +287,7 @@ class Decode(Unset):
     # ---- settings that cannot work are refused when they are made
 
     def check(self) -> None:
-        """Sizes, then whether the commit rule has what it reads, then whether the cache goes with the rest."""
+        """Check the sizes, then whether the commit rule has the settings that it reads, then whether the cache fits."""
         if self.layout == "answer":
             self.check_sizes()
         if self.own_rule:
@@ -272,6 +331,7 @@ class Decode(Unset):
     # ---- as plain data
 
     def to_dict(self) -> dict[str, Any]:
+        """Return the settings as plain data; `family` names the sampler."""
         values = {name: list(value) if isinstance(value, tuple) else value for name, value in asdict(self).items()}
         if isinstance(self.cache, CachePolicy):
             values["cache"] = self.cache.to_dict()
@@ -279,6 +339,11 @@ class Decode(Unset):
 
     @classmethod
     def from_dict(cls, values: Any) -> Decode:
+        """Build settings from the output of `to_dict`.
+
+        Args:
+            values: Mapping with at least `family` (the sampler) and `length`.
+        """
         if not isinstance(values, Mapping) or not {"family", "length"} <= set(values):
             raise DecodeError(f"Expected decode settings with at least family and length, got {values!r:.60}.")
         kind = SAMPLERS[values["family"]]
@@ -286,7 +351,14 @@ class Decode(Unset):
 
     @classmethod
     def own_settings(cls, values: Mapping[str, Any]) -> dict[str, Any]:
-        """The values of this sampler's settings; one of another sampler is refused, unless it is left open."""
+        """Return those values that are settings of this sampler.
+
+        Args:
+            values: Mapping from setting to value.
+
+        Raises:
+            DecodeError: If a setting belongs to other samplers only and is not None.
+        """
         known = {one.name for one in fields(cls)}
         rest = {str(name): value for name, value in values.items() if name != "family"}
         if unknown := sorted(name for name, value in rest.items() if name not in known and value is not None):
@@ -294,7 +366,12 @@ class Decode(Unset):
         return {name: value for name, value in rest.items() if name in known}
 
     def changed(self, words: Mapping[str, Any]) -> Decode:
-        """These settings changed; `family` names another sampler, of which nothing is kept."""
+        """Return a copy with some settings replaced.
+
+        Args:
+            words: Mapping from setting to new value; `family` switches to another sampler, which keeps nothing of these
+                settings.
+        """
         if words.get("family", self.sampler) != self.sampler:
             return self.from_dict(words)
         return replace(self, **self.own_settings(words))

@@ -50,13 +50,23 @@ class ActivationIntervention(Intervention):
         return None  # attention itself is left alone
 
     def where(self, shape: Shape) -> list[str]:
-        """The places, as `hook` takes them: behind each of `layers`, unless a subclass says otherwise."""
+        """Return the places at which the intervention acts, as `hook` takes them.
+
+        Args:
+            shape: Layers and heads of the model.
+        """
         layers = getattr(self, "layers", None)
         return ["resid_post"] if layers is None else [f"layers.{layer}.resid_post" for layer in layers]
 
     @abstractmethod
     def act(self, activation: Tensor, context: HookContext, memory: Memory) -> Tensor | None:
-        """What stands in the activation's place; None leaves it."""
+        """Return the new activation; None leaves it unchanged.
+
+        Args:
+            activation: Activation at the place.
+            context: State of the generation.
+            memory: Memory of this generation.
+        """
 
 
 def positions(at: At, activation: Tensor, context: HookContext) -> Tensor | None:
@@ -126,12 +136,16 @@ Strength = Annotated[float, Field(strict=True, ge=-1e6, le=1e6, allow_inf_nan=Fa
 
 @settings(InterventionError)
 class Steer(ActivationIntervention, noop={"strength": 0}):
-    """`strength` × `vector` is added to what leaves each of `layers`, at the positions `at`, during `steps`.
+    """Add a multiple of a vector to the residual stream after each of the given layers.
 
-    vector: [width], or [layer, width] with a row per layer of the model. It is a tensor, numbers, or a safetensors file that holds
-    it as its only tensor. at: all, masked, committed, prompt, or the sinks of the last step. steps: (from, to), half-open;
-    whole numbers are forwards, floats shares of the generation, None is open. of="random": a random direction of the same
-    length instead, the control.
+    Args:
+        vector: Vector [width], or one per layer of the model [layer, width]: a tensor, numbers, or a safetensors file
+            whose only tensor it is.
+        layers: Layer indices; None for all.
+        strength: Factor of the vector; 0 changes nothing.
+        at: Positions: "all", "masked", "committed", "prompt", or "sinks" of the previous step.
+        of: "vector", or "random" for a random direction of the same length, as a control.
+        seed: Seed of the random direction.
     """
 
     name: ClassVar[str] = "steer"
@@ -193,12 +207,18 @@ Channels = Annotated[tuple[FromZero, ...], Label(write_list, 10)]
 
 @settings(InterventionError)
 class AblateChannels(ActivationIntervention, noop={"channels": (), "top": 0}):
-    """These channels of what leaves each of `layers` are 0 at every position.
+    """Set channels of the residual stream to zero after each of the given layers.
 
-    top: instead of `channels`, the n largest by root mean square over the positions of a row. They are found in each layer at
-    the first forward of a generation and kept. of="random": the control, matched in norm. What the ablation would take from its
-    channels is taken from as many random others, the same in all layers: the same change, in another place. The residual
-    stream keeps a change, so that in each layer only what was not yet taken is.
+    The residual stream keeps a change, so each layer removes only what is left.
+
+    Args:
+        channels: Channel indices; give either `channels` or `top`.
+        top: Number of channels with the largest root mean square over the positions of a sequence. They are found in
+            each layer at the first forward of a generation and kept.
+        layers: Layer indices; None for all.
+        of: "channels", or "random" for a norm-matched control: as many random other channels, the same in all layers,
+            lose what the ablation would remove.
+        seed: Seed of the random channels.
     """
 
     name: ClassVar[str] = "ablate_channels"
@@ -274,9 +294,12 @@ Heads = Annotated[tuple[tuple[FromZero, FromZero], ...], Label(write_list, 10)]
 
 @settings(InterventionError)
 class ZeroAttention(ActivationIntervention, noop={"heads": ()}):
-    """What these heads put out is 0 at every position.
+    """Set the output of heads to zero at every position.
 
-    heads: pairs of layer and head, such as ((3, 0), (4, 1)). of="random": as many other heads of the same layers, the control.
+    Args:
+        heads: Pairs of layer and head, such as ((3, 0), (4, 1)).
+        of: "heads", or "random" for as many other heads of the same layers, as a control.
+        seed: Seed of the random heads.
     """
 
     name: ClassVar[str] = "zero_attention"

@@ -191,11 +191,21 @@ class Active(Tap):
 def intervene(
     model: Any, *interventions: Intervention | Sequence[Intervention], record: bool = False
 ) -> Iterator[Active]:
-    """Change the attention of `model` until the `with` ends; several interventions act together in the same call.
+    """Change the attention or activations of a model inside the `with` block.
 
-    model: a loaded model or any torch module. interventions: each by itself, or a list of them. Layers and heads that the
-    model does not have are refused. Only calls of the thread that entered the `with` are changed. record: keep which keys
-    each call masked, in `masked`.
+    Several interventions act together in the same call. Only calls of the thread that entered the `with` block are
+    changed.
+
+    Args:
+        model: Model, or any torch module with transformers' attention.
+        *interventions: Interventions, one by one or as a list.
+        record: Whether the masked keys of each call are kept, in `masked`.
+
+    Returns:
+        Active interventions; `effect` has the amount of attention removed, `masked` the masked keys.
+
+    Raises:
+        InterventionError: If an intervention names layers or heads that the model does not have.
     """
     root = module_of(model)
     shape = Shape.of(root)

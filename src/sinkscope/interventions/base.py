@@ -30,7 +30,12 @@ Steps = tuple[End, End]
 
 @dataclass(frozen=True)
 class Label:
-    """How the label of a condition writes a setting: a format or a function, and its place, lower ones first."""
+    """Annotation of a setting that decides how a condition's label shows it.
+
+    Args:
+        text: Format string, or function from value to text.
+        place: Order among the settings of the label; lower ones come first.
+    """
 
     text: str | Callable[[Any], str]
     place: int = 50
@@ -99,9 +104,9 @@ Heads = Annotated[
 
 
 class Entry:
-    """A frozen dataclass that study files name: a class with a `name` registers itself.
+    """Base class of what study files can name: a class with a `name` registers itself.
 
-    always: settings that results and labels give at their defaults too.
+    `always` lists settings that results and labels show at their defaults too.
     """
 
     name: ClassVar[str] = ""
@@ -115,7 +120,14 @@ class Entry:
 
     @classmethod
     def from_entry(cls, words: Mapping[str, Any]) -> Self:
-        """Made of what a study file says; a pydantic ValidationError names the first wrong setting."""
+        """Build an instance from an entry of a study file.
+
+        Args:
+            words: Settings of the entry.
+
+        Raises:
+            ValidationError: If a setting is wrong; the error names the first one.
+        """
         for setting in cls.unset:
             if setting in words:
                 raise FieldError("must not be given: the study decides it", setting)
@@ -123,7 +135,7 @@ class Entry:
         return made
 
     def to_entry(self) -> dict[str, Any]:
-        """Settings as a study file would give them: those that are always given, and those that are not at their default."""
+        """Return the settings as a study file has them: those in `always`, and those that are not at their defaults."""
         found = {}
         for one in fields(self):  # type: ignore[arg-type]
             value = getattr(self, one.name)
@@ -134,23 +146,27 @@ class Entry:
 
     @classmethod
     def hints(cls) -> dict[str, Any]:
-        """The annotated type of every setting that an entry may have."""
+        """Return the annotated type of every setting that an entry may have."""
         known = get_type_hints(cls, include_extras=True)
         return {one.name: known[one.name] for one in fields(cls) if one.name not in cls.unset}  # type: ignore[arg-type]
 
     @classmethod
     def takes_list(cls, setting: str) -> bool:
-        """Whether a list in a study file is one value of this setting; else it is a sweep."""
+        """Decide whether a list in a study file is one value of a setting, and not a sweep.
+
+        Args:
+            setting: Name of the setting.
+        """
         return _is_list(cls.hints().get(setting))
 
     def label(self) -> str:
-        """The settings in a few words."""
+        """Return the settings in a few words."""
         words = [(label_of(self.hints().get(name), name), value) for name, value in self.settings().items()]
         written = [(label.place, label.write(value)) for label, value in words]
         return " ".join(text for _, text in sorted(written, key=lambda pair: pair[0]) if text)
 
     def settings(self) -> dict[str, Any]:
-        """The settings that a label gives, as values of their types."""
+        """Return the settings that a label shows, as values of their types."""
         return {name: getattr(self, name) for name in self.to_entry()}
 
 
@@ -188,13 +204,16 @@ def _is_list(hint: Any) -> bool:
 
 @settings(InterventionError)
 class Intervention(Entry, ABC):
-    """One way to change attention.
+    """Base class of interventions: one way to change attention or activations.
 
-    Settings are fields; what it remembers of a run lives in `Memory`. What a field may hold follows from its type.
-    A class with a `name` can be named in study files. `class MyIntervention(Intervention, noop={"k": 0})` says under which
-    value of a setting it changes nothing.
-    steps: when it acts, (from, to), half-open: whole numbers are forwards (0 is the prefill or the first forward), floats
-    shares of the generation, None is open. What is remembered and ranked is so at every step, whether or not it acts there.
+    A subclass has its settings as fields, whose types are checked, and keeps what it must remember during a generation
+    in `Memory`. A class with a `name` can be used in study files. `class MyIntervention(Intervention, noop={"k": 0})`
+    declares the value at which the intervention changes nothing.
+
+    Args:
+        steps: Steps at which the intervention acts, as (from, to) without the end: whole numbers are forwards (0 is the
+            prefill or the first forward), floats are fractions of the generation, None is open. Keys are ranked at
+            every step.
     """
 
     _: KW_ONLY
@@ -211,29 +230,48 @@ class Intervention(Entry, ABC):
 
     @property
     def is_noop(self) -> bool:
-        """Whether these settings change nothing: then the output is bit-identical to the untouched model's."""
+        """Whether these settings change nothing; the output is then bit-identical to the unchanged model's."""
         return any(getattr(self, name) == value for name, value in self._noop.items())
 
     @abstractmethod
     def change(self, call: Call, memory: Memory) -> Change | None:
-        """What to change in this call; None for nothing."""
+        """Return the changes in one attention call; None for no change.
+
+        Args:
+            call: Attention call.
+            memory: Memory of this generation.
+        """
 
     def maps(self) -> set[Map]:
-        """Which maps of the last forward it wants to be remembered."""
+        """Return which received attention of the previous forward must be remembered, as pairs of rank and rows."""
         return set()
 
     def prepare(self, model: Any, memory: Memory) -> None:
-        """Find out what it needs of the model, into `memory.given`, when the `with` is entered."""
+        """Compute what is needed from the model, into `memory.given`, when the `with` block is entered.
+
+        Args:
+            model: Model of the `with` block.
+            memory: Memory of this intervention.
+        """
 
     def check(self, shape: Shape) -> None:
-        """Refuse what the model does not have: by its config when the `with` is entered, by what ran when it ends."""
+        """Refuse layers and heads that the model does not have, when the `with` block is entered and again when it
+        ends.
+
+        Args:
+            shape: Layers and heads of the model.
+        """
         layers, heads = getattr(self, "layers", None), getattr(self, "heads", None)
         if heads and isinstance(heads[0], tuple):
             layers, heads = [*(layers or ()), *(layer for layer, _ in heads)], [head for _, head in heads]
         shape.check(layers, heads, InterventionError)
 
     def seeded(self, seed: int) -> Self:
-        """The same with the seed of a study, in everything that draws."""
+        """Return a copy whose random numbers depend on the seed of a study.
+
+        Args:
+            seed: Seed of the study.
+        """
         changed: dict[str, Any] = {}
         for one in fields(self):
             value = getattr(self, one.name)
@@ -246,12 +284,17 @@ class Intervention(Entry, ABC):
         return replace(self, **changed) if changed else self
 
     def controls(self) -> Mapping[Match, Sequence[Intervention]]:
-        """What controls for it, best first: random keys matched by count or by mass. Any makes it a test of sinks."""
+        """Return the control interventions, best first: random keys matched by number or by received attention."""
         return {}
 
     @classmethod
     def short_name(cls, words: Mapping[str, Any], causal: bool) -> str | None:
-        """A name for tables; None where a few words do not say all of it. words: settings as in results."""
+        """Return a name for tables; None if a few words cannot express all settings.
+
+        Args:
+            words: Settings, as in results.
+            causal: Whether the model is autoregressive.
+        """
         keys = name_keys({name: value for name, value in words.items() if name != "of"})
         if keys is None:
             return None
@@ -259,7 +302,7 @@ class Intervention(Entry, ABC):
         return ", ".join([cls.name.replace("_", " "), "random" if words.get("of") == "random" else what, *ranked])
 
     def to_dict(self) -> dict[str, Any]:
-        """Its class and fields as plain data, selectors and sink rules too; `steps` only where it is given."""
+        """Return class and settings as plain data, selectors and sink rules included."""
         values = {one.name: getattr(self, one.name) for one in fields(self)}
         plain = {name: value.to_dict() if hasattr(value, "to_dict") else value for name, value in values.items()}
         return {"name": type(self).__name__, **{name: plain[name] for name in plain if name != "steps" or self.steps}}
@@ -267,7 +310,7 @@ class Intervention(Entry, ABC):
 
 @settings(InterventionError)
 class Selector(Intervention):
-    """An intervention that picks keys, head by head, and hides them from every query."""
+    """Base class of interventions that select keys in each head and mask them for every query."""
 
     hides: ClassVar[bool] = True
 
@@ -277,7 +320,12 @@ class Selector(Intervention):
 
     @abstractmethod
     def select(self, call: Call, memory: Memory) -> Tensor | None:
-        """bool [batch, head, key]; None for nothing."""
+        """Return the selected keys, bool [batch, head, key]; None for none.
+
+        Args:
+            call: Attention call.
+            memory: Memory of this generation.
+        """
 
 
 def name_keys(words: Mapping[str, Any]) -> str | None:

@@ -36,19 +36,31 @@ class Layer:
 
 @dataclass
 class Memory:
-    """Maps by layer; forgotten when another generation begins."""
+    """Received attention of the previous forward, by layer; it is forgotten when another generation begins.
+
+    Args:
+        layers: Received attention of each layer.
+        steps: Number of forwards of this generation, by layer.
+        run: Generation that the memory belongs to.
+        kinds_of: Function from token ids [batch, position] to token categories; None without a tokenizer.
+        own: Storage of interventions for this generation, under keys of their own.
+        given: Storage of interventions for what `prepare` found in the model.
+    """
 
     layers: dict[int, Layer] = field(default_factory=dict)
-    steps: dict[int, int] = field(default_factory=dict)  # layer → forwards of this generation so far
+    steps: dict[int, int] = field(default_factory=dict)
     run: object = None
-    kinds_of: Callable[[Tensor], Tensor] | None = None  # ids [batch, position] → kinds; None where nobody knows them
-    # What interventions keep of this generation, by keys of their own; and of the model, found when the `with` was entered.
+    kinds_of: Callable[[Tensor], Tensor] | None = None
     own: dict[object, Any] = field(default_factory=dict)
     given: dict[object, Any] = field(default_factory=dict)
     _whole: dict[Map, tuple[int, Tensor]] = field(default_factory=dict)  # sums over layers, and the step they are for
 
     def open(self, call: Call) -> None:
-        """Forget what belongs to another generation, before a call is changed."""
+        """Forget what belongs to another generation, before a call is changed.
+
+        Args:
+            call: Attention call.
+        """
         if call.forward is not None:
             if call.forward.run is not self.run:
                 self._forget(call.forward.run)
@@ -69,12 +81,21 @@ class Memory:
         self.layers, self.steps, self.own, self.run, self._whole = {}, {}, {}, run, {}
 
     def step(self, call: Call) -> int:
+        """Return the number of earlier forwards of this generation.
+
+        Args:
+            call: Attention call.
+        """
         return self.steps.get(call.layer, 0)
 
     def scores(self, call: Call, rank: Rank, rows: Rows) -> Tensor | None:
-        """[batch, head, key] with 0 at keys that were not there yet; None at the first forward.
+        """Return the attention that each key received, [batch, head, key]; None at the first forward. New keys have 0.
 
-        rows="all": columns of the last forward, or of all rows so far for a causal model; rows="last": the last row alone.
+        Args:
+            call: Attention call.
+            rank: "clean" for unmasked attention, "as_run" for the attention with masked keys.
+            rows: "all" for the sum over the queries of the last forward (of a causal model: over all queries so far),
+                "last" for the last query.
         """
         return self.scores_at(call.layer, call.keys, rank, rows)
 
@@ -83,7 +104,14 @@ class Memory:
         return None if known is None else _longer(known.scores[rank, rows], keys)
 
     def alike(self, call: Call, rank: Rank, rows: Rows) -> list[int]:
-        """This layer, and others of the same shape that have not run in this forward: what they are ranked by is known."""
+        """Return this layer and other layers of the same shape that have not run in this forward, whose ranking is
+        known already.
+
+        Args:
+            call: Attention call.
+            rank: Attention, as in `scores`.
+            rows: Queries, as in `scores`.
+        """
         own = self.layers[call.layer].scores[rank, rows]
         most = max(TOGETHER // (own.shape[0] * own.shape[1] * call.keys), 1)
         found = [call.layer]
@@ -94,7 +122,14 @@ class Memory:
         return found[:most]
 
     def whole(self, call: Call, rank: Rank, rows: Rows) -> Tensor | None:
-        """The scores summed over the heads of all layers, [batch, 1, key], as they were before this forward began."""
+        """Return the received attention summed over the heads of all layers, [batch, 1, key], as of the previous
+        forward.
+
+        Args:
+            call: Attention call.
+            rank: Attention, as in `scores`.
+            rows: Queries, as in `scores`.
+        """
         step, known = self._whole.get((rank, rows), (-1, None))
         if step != self.step(call) or known is None:
             if call.layer not in self.layers:
@@ -109,16 +144,28 @@ class Memory:
         return _longer(known.to(call.q.device), call.keys)
 
     def queries(self, call: Call) -> Tensor:
-        """[batch]: how many rows the scores of rows="all" are sums of."""
+        """Return the number of queries that `scores` with rows="all" sums over, [batch].
+
+        Args:
+            call: Attention call.
+        """
         return self.layers[call.layer].queries
 
     def seen(self, call: Call) -> Tensor:
-        """[batch, key]: how many of those rows see each key; fewer for late keys of a causal model."""
+        """Return the number of those queries that may attend to each key, [batch, key].
+
+        Args:
+            call: Attention call.
+        """
         known = self.layers[call.layer]
         return known.queries[:, None].expand(-1, call.keys) if known.seen is None else _longer(known.seen, call.keys)
 
     def kinds(self, call: Call) -> Tensor:
-        """[batch, key]: the kind of the token at every key, an index into sinks.kinds.KINDS."""
+        """Return the token category of each key, [batch, key], as an index into `sinks.kinds.KINDS`.
+
+        Args:
+            call: Attention call.
+        """
         forward, kinds_of = call.forward, self.kinds_of
         if forward is None or (ids := forward.ids) is None or kinds_of is None:
             raise InterventionError(
@@ -129,7 +176,13 @@ class Memory:
         return forward.once(("kinds of tokens", kinds_of), device, lambda: kinds_of(ids).to(device))[:, : call.keys]
 
     def keep(self, call: Call, outcome: CallResult, wanted: set[Map]) -> None:
-        """Remember this call for the next forward."""
+        """Remember a call for the next forward.
+
+        Args:
+            call: Attention call.
+            outcome: Result of the call.
+            wanted: Received attention to remember, as pairs of rank and rows.
+        """
         scores: dict[Map, Tensor] = {}
         for rank, rows in wanted:
             if rows == "all":

@@ -29,12 +29,17 @@ def own_positions(call: Call) -> Tensor:
 
 @settings(InterventionError)
 class MaskPositions(Selector, noop={"positions": ()}):
-    """Hide the keys at these positions from every query; negative ones count from the end.
+    """Mask the keys at given positions for every query.
 
-    since: from the "first" forward on, or from the "second", as sinks are: then a causal model reads its prompt undisturbed;
-    "second" is the same as steps=(1, None).
-    From the first on, row 0 of a causal model, whose only key is key 0, attends to nothing. It gets an output of 0 from the
-    attention of that layer.
+    With `since="first"`, query 0 of a causal model has no key left if position 0 is masked; its attention output is 0.
+
+    Args:
+        positions: Positions, counted from each sequence's first token; negative ones count from the end.
+        keep_self: Whether a masked key may still attend to itself.
+        layers: Layer indices; None for all.
+        heads: Head indices, or pairs of layer and head; None for all.
+        since: Forward from which keys are masked: "first", or "second", in which a causal model reads its prompt
+            unchanged; "second" equals `steps=(1, None)`.
     """
 
     name: ClassVar[str] = "mask_positions"
@@ -94,7 +99,11 @@ def _read_end(value: Any) -> int | float:
 
 @settings(InterventionError)
 class MaskBuiltIn(Intervention):
-    """Hide the key that a model learned for each head in front of all others (GIDD v2), from every query."""
+    """Mask the learned key that a model has in front of all positions in each head (GIDD v2).
+
+    Args:
+        layers: Layer indices; None for all.
+    """
 
     name: ClassVar[str] = "mask_built_in"
     layers: Layers | None = None
@@ -109,9 +118,15 @@ class MaskBuiltIn(Intervention):
 
 @settings(InterventionError)
 class CutContext(Selector):
-    """Hide a stretch of the context from every query: [start, stop) in positions, or in shares of the prompt (0.0 … 1.0).
+    """Mask a stretch of the context for every query.
 
-    Where one end is a share, 0 and 1 are shares too.
+    Args:
+        start: First position, or fraction of the prompt (0.0 to 1.0). If one end is a fraction, 0 and 1 are fractions
+            too.
+        stop: Position after the last one, or fraction of the prompt.
+        keep_self: Whether a masked key may still attend to itself.
+        layers: Layer indices; None for all.
+        heads: Head indices, or pairs of layer and head; None for all.
     """
 
     name: ClassVar[str] = "cut"
@@ -133,6 +148,7 @@ class CutContext(Selector):
             raise FieldError(f"must not be smaller than start, {self.start}, got {self.stop}", "stop")
 
     def label(self) -> str:
+        """Return the settings in a few words."""
         return f"{self.start:g}–{self.stop:g} {super().label()}".strip()
 
     @property
@@ -163,7 +179,12 @@ class CutContext(Selector):
 
 @settings(InterventionError)
 class Window(Intervention, noop={"radius": None}):
-    """Attention limited to a band: a query sees keys at most `radius` positions away; None: no limit."""
+    """Limit attention to a band around the diagonal.
+
+    Args:
+        radius: Largest distance, in positions, between a query and the keys that it attends to; None for no limit.
+        layers: Layer indices; None for all.
+    """
 
     name: ClassVar[str] = "window"
     radius: Annotated[FromZero, Label("radius {}")] | None

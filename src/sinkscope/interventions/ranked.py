@@ -74,22 +74,33 @@ class Ranking(NamedTuple):
 
 @settings(InterventionError)
 class Ranked(Selector, noop={"k": 0}):
-    """Ranks the keys of the last forward.
+    """Base class of interventions that rank the keys of each head by the attention that they received in the previous
+    forward.
 
-    Every head picks its own, unless `per` says otherwise.
-    k: how many keys. rank: "clean" ranks unmasked attention (what the same queries and keys would have given), "as_run"
-    the applied attention (a masked key scores 0 there and is free again at the next step). rows: "all" queries vote, or
-    only the "last" one. A causal model with a key-value cache makes one row per forward; there "all" means all rows so far.
-    score: "sum" ranks column sums. "per_row" divides them by the rows that see the key, since the early keys of a causal
-    model are seen by more (for a bidirectional model that is a constant; keys that fewer than 4 rows of a causal model
-    have seen are left out).
-    kinds: only keys of these kinds of token compete: "structural" (mask, begin, end, template, newline, punctuation,
-    space), "content" (all others), or a list of kinds. value_norm: only keys whose value is short ("low": up to the median
-    of the keys of that head at this forward) or long ("high") compete. among: "prompt" lets only keys of the prompt
-    compete. per: "head" ranks each head by itself; "layer" sums
-    over the heads of a layer and "model" over those of all layers, and all of them take the same keys (where eligible).
-    above: a sink rule; a key is taken only where it is marked in that head. below: a rule; keys are taken only in heads
-    where *no* key is marked. keep_self: a hidden key may still attend to itself.
+    At the first forward of a generation there is no ranking, and nothing is changed.
+
+    Args:
+        k: Number of keys per head.
+        rank: Attention that is ranked: "clean" is unmasked attention, which the same queries and keys would have given;
+            "as_run" is the attention with masked keys, in which a masked key scores 0 and is therefore unmasked at the
+            next step.
+        rows: Queries that are summed: "all", or "last" for the last query alone. In a causal model with a cache, "all"
+            means all queries so far.
+        keep_self: Whether a masked key may still attend to itself.
+        above: Sink rule; only keys that it marks in the head are taken.
+        layers: Layer indices in which the intervention acts; None for all.
+        heads: Head indices, or pairs of layer and head, in which the intervention acts; None for all.
+        below: Sink rule; only heads in which it marks no key are changed.
+        kinds: Token categories that compete: "structural" (mask, BOS, EOS, template, newline, punctuation, space),
+            "content" (all others), or a list of categories; None for all.
+        value_norm: Value norms that compete: "low" (up to the median of the head's keys at this forward) or "high";
+            None for all.
+        per: Scope of the ranking: "head" ranks each head by itself; "layer" sums over the heads of a layer and "model"
+            over the heads of all layers, so that all of them take the same keys.
+        score: Score that is ranked: "sum" is the column sum; "per_row" divides it by the number of queries that may
+            attend to the key, because early keys of a causal model have more of them. Keys with fewer than 4 such
+            queries are left out.
+        among: Keys that compete: "all", or "prompt" for keys of the prompt.
     """
 
     k: Annotated[FromZero, Label("K={}", 10)]
@@ -119,9 +130,12 @@ class Ranked(Selector, noop={"k": 0}):
         return None if found is None else restrict(found.sinks[found.place(call)], call, self.layers, self.heads)
 
     def ranking(self, call: Call, memory: Memory) -> Ranking | None:
-        """The top keys of the last forward, of this layer and in one go with it of others that need nothing but what that left.
+        """Rank the keys of the previous forward, for this layer and for other layers that need nothing else; None at
+        the first forward.
 
-        None where there was no forward.
+        Args:
+            call: Attention call.
+            memory: Memory of this generation.
         """
         if call.layer not in memory.layers:
             return None
@@ -194,22 +208,25 @@ def prompt_keys(call: Call) -> Tensor:
 
 @settings(InterventionError)
 class MaskSinks(Ranked):
-    """Hide the top-k sinks of the last forward, layer by layer and head by head (the paper's Table 1).
+    """Mask the k most-attended keys of each head (the paper's Table 1).
 
-    Which keys those are follows from k, rank, rows, score, kinds, value_norm, per, above and below (see `Ranked`). Nothing is
-    hidden at the first forward of a generation, which has no map before it.
+    The settings are those of `Ranked`.
     """
 
     name: ClassVar[str] = "mask_sinks"
 
     def as_random(self, match: Match = "count") -> MaskRandom:
-        """Random keys of the same settings."""
+        """Return the control that masks random keys with the same settings.
+
+        Args:
+            match: Match of the control, as in `MaskRandom`.
+        """
         return MaskRandom(**{one.name: getattr(self, one.name) for one in fields(self)}, match=match)
 
     def controls(self) -> Mapping[Match, Sequence[Intervention]]:
-        """As many random keys are as many, whichever rows ranked those that they must not be.
+        """Return the random-key controls, matched by number and by received attention.
 
-        But the mass to match is that of the sinks of this very ranking.
+        The match by received attention needs this very ranking; the match by number does not.
         """
         count = [self.as_random("count")]
         if self.above is None and self.below is None:
@@ -229,17 +246,21 @@ ONE_FOR_ALL = {"persist", "aligned", "among", "avoid"}  # with k=1: one key of t
 
 @settings(InterventionError)
 class MaskRandom(Ranked):
-    """Hide random keys with the budget of MaskSinks of the same settings, head by head, from the second forward on.
+    """Mask random keys, as a control for `MaskSinks` with the same settings.
 
-    The keys are drawn among those that MaskSinks would not take but that compete with them: of the same kinds and value
-    norms, where those are given. match: "count" hides as many keys (the count-matched control); "mass" hides keys in random
-    order until they draw, at this very forward, what the sinks draw there (the mass-matched control: where all other keys
-    draw less, all). A key cannot be hidden by halves: the last one is hidden with the chance that makes the mean right.
-    avoid: how many of the top keys are never drawn, as many as k unless given.
-    persist: one draw per generation. Keys are taken in the same random order at every step, avoiding the sinks of the first
-    ranking, so that count-matched keys stay the same. aligned: one draw for all heads of all layers. Each head avoids its own
-    sinks; with per="model" all avoid the same ones, and hide the same keys: as a sink does that is one token for all heads.
-    All rows of a batch share a draw, unless the decoder names a seed per row (`Forward.row_seeds`).
+    Keys are sampled among those that `MaskSinks` would not take but that compete with them. All sequences of a batch
+    share the sample, unless the decoder has a seed per sequence. Settings that the table leaves out are those of
+    `Ranked`.
+
+    Args:
+        seed: Seed of the random keys.
+        match: Size of the control: "count" masks as many keys; "mass" masks keys in random order until they receive as
+            much attention in this forward as the sinks do. The last key is masked at random, so that the expected
+            attention matches.
+        persist: Whether the keys are taken in the same random order at every step of a generation, so that keys of a
+            count match stay the same.
+        aligned: Whether all heads of all layers share the random order; each head avoids its own sinks.
+        avoid: Number of most-attended keys that are never sampled; the default is `k`.
     """
 
     name: ClassVar[str] = "mask_random"
@@ -252,7 +273,13 @@ class MaskRandom(Ranked):
 
     @classmethod
     def short_name(cls, words: Mapping[str, Any], causal: bool) -> str | None:
-        """random for content key, ≤ its mass; by which ranking the avoided keys are found is not said, their rows are."""
+        """Return a name for tables; None if a few words cannot express all settings.
+
+        Args:
+            words: Settings, as in results. The queries of the ranking are part of the name; its attention (`rank`) is
+                not.
+            causal: Whether the model is autoregressive.
+        """
         one_for_all = {"persist", "aligned", "among"} <= set(words) and words.get("k") == 1
         as_usual = {"match": "count", "rank": "clean", "rows": "all"}
         telling = {name for name, value in words.items() if as_usual.get(name) != value}

@@ -26,7 +26,11 @@ Temperature = Annotated[float, Field(strict=True, ge=0.01, le=1e6, allow_inf_nan
 
 @settings(InterventionError)
 class SoftmaxOffByOne(Intervention, noop={"weight": 0}):
-    """`weight` is added to the denominator of every softmax, so that a head may attend to nothing; 0 is the plain softmax."""
+    """Add a constant to the denominator of every softmax, so that a head may attend to nothing.
+
+    Args:
+        weight: Constant that is added; 0 is the plain softmax.
+    """
 
     name: ClassVar[str] = "off_by_one"
     aim: ClassVar[Aim | None] = "weaken"
@@ -41,7 +45,11 @@ class SoftmaxOffByOne(Intervention, noop={"weight": 0}):
 
 @settings(InterventionError)
 class Soften(Intervention, noop={"temperature": 1}):
-    """Scores are divided by `temperature` before the softmax: above 1 attention spreads out, below it gathers."""
+    """Divide the scores by a temperature before the softmax.
+
+    Args:
+        temperature: Divisor; above 1 attention is spread more evenly, below 1 it is concentrated.
+    """
 
     name: ClassVar[str] = "soften"
     aim: ClassVar[Aim | None] = "weaken"
@@ -53,10 +61,13 @@ class Soften(Intervention, noop={"temperature": 1}):
 
 @settings(InterventionError)
 class AddSinkToken(Intervention, noop={"count": 0}):
-    """One more key that every query sees: a token that stands at position 0 and sees nothing but itself.
+    """Add one key that every query attends to: a token at position 0 that attends only to itself.
 
-    Its states come from the model run on that token alone. token: its id; the tokenizer's begin, padding or end token
-    unless given. count: 0 adds nothing.
+    Its keys and values come from a forward of the model over this token alone.
+
+    Args:
+        token: Token id; the default is the tokenizer's BOS, padding or EOS token.
+        count: Number of added keys; 0 changes nothing.
     """
 
     name: ClassVar[str] = "add_sink_token"
@@ -100,7 +111,13 @@ def _raised(picked: Tensor | None, call: Call, gain: float) -> Change | None:
 
 @settings(InterventionError)
 class PenaliseSinks(Ranked, noop={"k": 0, "penalty": 0}):
-    """The scores of the top keys are lowered by `penalty` (nats) before the softmax: e^penalty times less, not nothing."""
+    """Lower the scores of the most-attended keys before the softmax.
+
+    Settings that the table leaves out are those of `Ranked`.
+
+    Args:
+        penalty: Amount in nats that is subtracted, which divides the odds of attending to the key by e^penalty.
+    """
 
     name: ClassVar[str] = "penalise_sinks"
     aim: ClassVar[Aim | None] = "weaken"
@@ -114,7 +131,13 @@ class PenaliseSinks(Ranked, noop={"k": 0, "penalty": 0}):
 
 @settings(InterventionError)
 class HoldSinks(Ranked, noop={"k": 0, "bonus": 0}):
-    """The keys that were on top after the first forward keep `bonus` (nats) on their scores: sinks that do not move."""
+    """Raise the scores of the keys that were most attended after the first forward, so that sinks stay where they are.
+
+    Settings that the table leaves out are those of `Ranked`.
+
+    Args:
+        bonus: Amount in nats that is added to the scores.
+    """
 
     name: ClassVar[str] = "hold_sinks"
     aim: ClassVar[Aim | None] = "hold"
@@ -136,9 +159,10 @@ class HoldSinks(Ranked, noop={"k": 0, "bonus": 0}):
 
 @settings(InterventionError)
 class RotateSinks(Ranked):
-    """A sink's scores go to another key: the nearest of the same kind that is no top key; that one's scores come back.
+    """Exchange the scores of each most-attended key with those of the nearest other key of the same token category.
 
-    What both carry stays where it is: is it the place that counts, or what stands there?
+    Values stay in place, so the intervention separates the position of a sink from its content. The settings are those
+    of `Ranked`.
     """
 
     name: ClassVar[str] = "rotate_sinks"
@@ -189,19 +213,21 @@ PLAIN_NAMES = {"sinks": "sink", "others": "other keys", "random": "random keys"}
 
 @settings(InterventionError)
 class Attenuate(SelectorIntervention):
-    """Lower the attention on the keys that `of` picks; every row sums to 1 again.
+    """Reduce the attention that selected keys receive; the other keys of each query take it up in proportion.
 
-    to: the share of each row that is left to those keys together, 0 to 1. A row that gives them more gives them exactly
-    `to`, divided among them as before. A row that gives them less stays as it is.
-    by: in place of `to`, the share of what they receive that is removed in every row. Strong and weak rows lose alike.
-    matched: selectors, with `by`: every row loses d = by · (the least that any of them receives in that row) from the keys of
-    `of`. Where the first of them picks no key in a head, that head stays as it is. So Attenuate(of=sink, matched=[sink,
-    others], by=1) and Attenuate(of=others, matched=[sink, others], by=1) remove the same attention from every row. Where
-    `of` is none of them, a row loses at most what it gives to the keys of `of`.
-    The other keys of the row take up what is left over, in proportion to what they have.
-    to=0 and by=1 hide the keys; to=1 and by=0 change nothing. A row that sees no other key stays as it is.
-    The attention that was really removed, as a share of all, is `effect.mass_share`.
-    It holds [query, key] maps of a call: made for canvases of some thousand positions at most.
+    Give either `to` or `by`. `to=0` and `by=1` mask the keys; `to=1` and `by=0` change nothing. A query that can attend
+    to no other key is left unchanged. The fraction of all attention that was removed is `effect.mass_share`. The
+    intervention holds [query, key] maps of a call, for canvases of at most a few thousand positions.
+
+    Args:
+        of: Selector of the keys, such as `MaskSinks(k=1)`.
+        to: Fraction of each query's attention (0 to 1) that is left to the selected keys together. A query that gives
+            them less is left unchanged.
+        by: Fraction (0 to 1) of the attention to the selected keys that every query loses.
+        matched: Selectors for a row-matched comparison, with `by`: every query loses `by` times the smallest attention
+            that it gives to any of these selections. `Attenuate(of=sink, matched=[sink, others], by=1)` and
+            `Attenuate(of=others, matched=[sink, others], by=1)` remove the same attention from every query. If the
+            first of them selects no key in a head, that head is left unchanged.
     """
 
     name: ClassVar[str] = "attenuate"
@@ -222,7 +248,11 @@ class Attenuate(SelectorIntervention):
 
     @classmethod
     def from_entry(cls, words: Mapping[str, Any]) -> Self:
-        """In a study file `matched` names selectors with the same words as `of`."""
+        """Build the intervention from an entry of a study file, in which `matched` names selectors as `of` does.
+
+        Args:
+            words: Settings of the entry.
+        """
         names, rest = words.get("matched") or (), {name: value for name, value in words.items() if name != "matched"}
         listed = isinstance(names, list | tuple) and all(name in cls.choices for name in names)
         if not listed or len(names) == 1:

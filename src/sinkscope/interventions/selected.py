@@ -163,10 +163,14 @@ def random_controls(intervention: Any) -> dict[Match, list[Any]]:
 
 @settings(InterventionError)
 class MaskInstead(SelectorIntervention, Selector):
-    """Hide the keys at `positions` in the heads and forwards in which `of` picks a key, and not the key that it picks.
+    """Mask the keys at given positions, in the heads and forwards in which a selector selects a key.
 
-    A sink is one token, the same at every step and in many heads; so is this control: another token of the chat template,
-    say, in the same heads. A head whose sink stands at one of the positions is left as it is there.
+    This is a control for a sink, which is one token in many heads and steps: another token (for example of the chat
+    template) is masked in the same heads. The selected key itself is not masked.
+
+    Args:
+        of: Selector that decides in which heads and forwards keys are masked, such as `MaskSinks(k=1)`.
+        positions: Positions that are masked.
     """
 
     name: ClassVar[str] = "mask_instead"
@@ -188,11 +192,14 @@ class MaskInstead(SelectorIntervention, Selector):
 
 @settings(InterventionError)
 class MaskOthers(SelectorIntervention, Selector):
-    """Hide all keys but those that `of` picks: the control in which the sink alone stays.
+    """Mask all keys but those that a selector selects: the control in which only the sink is left.
 
-    kinds: only keys of these kinds of token (as in MaskSinks). among: "prompt" hides keys of the prompt only.
-    scope: "same" acts in the heads in which `of` picks a key, "all" in every head, where what `of` picks is spared.
-    persist: the keys that `of` picked first are spared at every later step too.
+    Args:
+        of: Selector of the keys that are left, such as `MaskSinks(k=1)`.
+        kinds: Token categories that are masked, as in `Ranked`; None for all.
+        among: Keys that are masked: "all", or "prompt" for keys of the prompt.
+        scope: Heads in which keys are masked: "same" for heads in which `of` selects a key, "all" for every head.
+        persist: Whether the keys that were selected first are left at all later steps too.
     """
 
     name: ClassVar[str] = "mask_others"

@@ -40,7 +40,11 @@ class _ChangedValues(SelectorIntervention):
 
 @settings(InterventionError)
 class ZeroValues(_ChangedValues):
-    """The picked keys carry nothing: their value is 0."""
+    """Set the values of selected keys to zero; the attention that they receive is unchanged.
+
+    Args:
+        of: Selector of the keys, such as `MaskSinks(k=1)`.
+    """
 
     name: ClassVar[str] = "zero_values"
 
@@ -50,7 +54,11 @@ class ZeroValues(_ChangedValues):
 
 @settings(InterventionError)
 class MeanValues(_ChangedValues):
-    """The picked keys carry the mean value of all real keys of their head."""
+    """Replace the values of selected keys by the mean value of the head's keys, padding left out.
+
+    Args:
+        of: Selector of the keys, such as `MaskSinks(k=1)`.
+    """
 
     name: ClassVar[str] = "mean_values"
 
@@ -102,11 +110,13 @@ class _Patched(SelectorIntervention):
 
 @settings(InterventionError)
 class PatchValues(_Patched):
-    """The picked keys carry the values of the source's picked keys; what they draw stays as it is.
+    """Replace the values of selected keys by those of the source's selected keys; the attention that they receive is
+    unchanged.
 
-    of: an intervention that picks keys, here and in the source. source: another row of the batch at the same step ("next":
-    row i takes from row i + 1, the last from the first), or the same row one forward earlier ("previous") or at its first
-    forward ("first").
+    Args:
+        of: Selector of the keys, here and in the source, such as `MaskSinks(k=1)`.
+        source: Source of the values: "next" for the next sequence of the batch at the same step (the last sequence
+            takes from the first), "previous" for the same sequence one forward earlier, "first" for its first forward.
     """
 
     name: ClassVar[str] = "patch_values"
@@ -115,10 +125,13 @@ class PatchValues(_Patched):
 
 @settings(InterventionError)
 class PatchKeys(_Patched):
-    """The picked keys are looked for as the source's picked keys are; what they carry stays as it is.
+    """Replace the key vectors of selected keys by those of the source's selected keys; values are unchanged.
 
-    Keys are moved behind the rotary embedding, so that a key brings the position along from which it comes. of,
-    source: as in PatchValues.
+    Key vectors are taken after the rotary embedding, so they bring the position of the source along.
+
+    Args:
+        of: Selector of the keys, here and in the source, such as `MaskSinks(k=1)`.
+        source: Source of the key vectors, as in `PatchValues`.
     """
 
     name: ClassVar[str] = "patch_keys"

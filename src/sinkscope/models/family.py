@@ -30,7 +30,10 @@ TOKENIZER_FILES = ("tokenizer.json", "tokenizer.model", "vocab.json", "vocab.txt
 
 
 class Family:
-    """One kind of checkpoint; subclass, override what differs, and hand an instance to `register`."""
+    """One family of checkpoints: how to recognise them, and which transformers class and decode settings they need.
+
+    Subclass it, override what differs, and pass an instance to `register_family`.
+    """
 
     name: ClassVar[str]
     priority: ClassVar[int] = (
@@ -59,20 +62,33 @@ class Family:
     key_mapping: ClassVar[dict[str, str]] = {}  # regular expression of a stored key → native key
 
     def matches(self, config: Config, folder: Path) -> bool:
-        """Whether this family wrote that config.json (never decided by the folder's name)."""
+        """Decide whether a checkpoint belongs to this family.
+
+        Args:
+            config: Content of the checkpoint's config.json.
+            folder: Folder of the checkpoint. Its name must not decide.
+        """
         named = self.model_type and re.fullmatch(self.model_type, str(config.get("model_type", "")).lower())
         return bool(named) and all(config.get(field) for field in self.marks)
 
     def native_config(self, config: Config) -> PretrainedConfig:
-        """The native transformers configuration with every size taken from the checkpoint's config.json."""
+        """Build the transformers configuration, with every size taken from the checkpoint's config.json.
+
+        Args:
+            config: Content of the checkpoint's config.json.
+        """
         return qwen_config(self.native, config)
 
     def own_class(self) -> Any | None:
-        """A module of ours, where no class of transformers computes what the checkpoint does."""
+        """Return a module class of sinkscope, for checkpoints that no transformers class can compute; else None."""
         return None
 
     def block(self, config: Config) -> int | None:
-        """Block length of a checkpoint that was trained with block-causal attention; None: it sees everything."""
+        """Return the block length of a checkpoint trained with block-causal attention, or None for full attention.
+
+        Args:
+            config: Content of the checkpoint's config.json.
+        """
         if self.block_length is None:
             return None
         field, default = self.block_length
@@ -80,22 +96,37 @@ class Family:
 
     @property
     def causal_module(self) -> bool:
-        """Whether the module is causal unless a forward says otherwise."""
+        """Whether the module's attention is causal unless a forward asks for something else."""
         return self.causal or bool(self.modes)
 
     def visible(self, model: Model, ids: Tensor, real: Tensor | None) -> Tensor | None:
-        """Which keys each query sees, bool [batch, 1, query, key], where neither all nor all before it; else None.
+        """Return which keys each query attends to, bool [batch, 1, query, key], or None for plain full or causal
+        attention.
 
-        ids [batch, position]; real: bool of the same shape, False at padding, None where there is none.
+        Args:
+            model: Model that runs the forward.
+            ids: Token ids [batch, position].
+            real: bool [batch, position], False at padding; None if nothing is padded.
         """
         return None
 
     def logits(self, model: Model, ids: Tensor, mask: Tensor | None) -> Tensor | None:
-        """Logits of a module whose forward takes other arguments than ids and a mask; None: it takes these."""
+        """Compute logits for a module whose forward takes other arguments than ids and an attention mask; None for all
+        others.
+
+        Args:
+            model: Model that runs the forward.
+            ids: Token ids [batch, position].
+            mask: Attention mask [batch, position], 0 at padding; None if nothing is padded.
+        """
         return None
 
     def check_settings(self, settings: Any) -> None:
-        """Refuse decode settings (a `Decode`) that mean something else to this family."""
+        """Refuse decode settings that would mean something else for this family.
+
+        Args:
+            settings: Decode settings (`Decode`).
+        """
         fits = settings.sampler in self.samplers if self.samplers else not settings.needs_own_model
         if not fits:
             raise DecodeError(
@@ -103,9 +134,19 @@ class Family:
             )
 
     def adapt(self, module: nn.Module, config: Config) -> None:
-        """Last changes to the loaded module, for what the native class does differently."""
+        """Change the loaded module where the transformers class computes something else than the checkpoint's own code.
+
+        Args:
+            module: Loaded module, changed in place.
+            config: Content of the checkpoint's config.json.
+        """
 
     def load_tokenizer(self, folder: Path) -> PreTrainedTokenizerBase:
+        """Load the tokenizer of a checkpoint.
+
+        Args:
+            folder: Folder of the checkpoint.
+        """
         from transformers import AutoTokenizer, PreTrainedTokenizerFast
 
         if self.plain_tokenizer and (folder / "tokenizer.json").is_file():
@@ -116,18 +157,36 @@ class Family:
         return tokenizer
 
     def eos_ids(self, config: Any, tokenizer: PreTrainedTokenizerBase | None) -> tuple[int, ...]:
-        """End tokens from the native configuration, else from the tokenizer."""
+        """Return the token ids that end a text, from the native configuration or else from the tokenizer.
+
+        Args:
+            config: Native transformers configuration.
+            tokenizer: Tokenizer, or None.
+        """
         eos = config.eos_token_id if config.eos_token_id is not None else getattr(tokenizer, "eos_token_id", None)
         several = eos if isinstance(eos, list | tuple) else () if eos is None else (int(eos),)
         return tuple(one for one in several if one >= 0)  # -1 stands for none in some files
 
     def pad_id(self, config: Any, tokenizer: PreTrainedTokenizerBase | None) -> int | None:
-        """The padding token from the native configuration, else from the tokenizer."""
+        """Return the padding token's id, from the native configuration or else from the tokenizer.
+
+        Args:
+            config: Native transformers configuration.
+            tokenizer: Tokenizer, or None.
+        """
         found = config.pad_token_id if config.pad_token_id is not None else getattr(tokenizer, "pad_token_id", None)
         return None if found is None or found < 0 else int(found)
 
     def mask_id(self, config: Config, tokenizer: PreTrainedTokenizerBase | None) -> int | None:
-        """Id of the mask token from config.json, else from the tokenizer, else an error; None for causal families."""
+        """Return the mask token's id, from config.json or else from the tokenizer; None for autoregressive families.
+
+        Args:
+            config: Content of the checkpoint's config.json.
+            tokenizer: Tokenizer, or None.
+
+        Raises:
+            CheckpointError: If a diffusion checkpoint names no mask token.
+        """
         if self.causal:
             return None
         if config.get("mask_token_id") is not None:
@@ -143,7 +202,13 @@ class Family:
         )
 
     def encode(self, tokenizer: PreTrainedTokenizerBase, text: str | Messages, chat: bool) -> Tensor:
-        """Text or chat messages → ids [1, position]; chat: through the tokenizer's chat template."""
+        """Encode text or chat messages as token ids [1, position].
+
+        Args:
+            tokenizer: Tokenizer of the model.
+            text: Text, or chat messages.
+            chat: True to apply the tokenizer's chat template.
+        """
         if not chat:
             plain: Tensor = tokenizer(text, return_tensors="pt")["input_ids"]
             return plain
@@ -153,25 +218,50 @@ class Family:
         return ids
 
     def positions(self, attention_mask: Tensor | None) -> Tensor | None:
-        """Position ids [batch, position] of a padded batch; None counts from the first column, padding included."""
+        """Return position ids [batch, position] of a padded batch; None to count columns from 0, padding included.
+
+        Args:
+            attention_mask: Attention mask [batch, position], 0 at padding; None if nothing is padded.
+        """
         if attention_mask is None or self.padding_position is None:
             return None
         return counted(attention_mask).masked_fill(attention_mask == 0, self.padding_position)
 
     def head(self, module: Any, hidden: Tensor) -> Tensor:
-        """hidden [n, width] → logits [n, vocab]."""
+        """Apply the output head.
+
+        Args:
+            module: Loaded module.
+            hidden: Hidden states [n, width] of the last layer.
+
+        Returns:
+            Logits [n, vocab].
+        """
         return self.cap(module, module.get_output_embeddings()(hidden))
 
     def cap(self, module: Any, logits: Tensor) -> Tensor:
-        """What the module does with the output of its head; override where logits are scaled or capped."""
+        """Apply what the module does to the output of its head; override it if logits are scaled or capped.
+
+        Args:
+            module: Loaded module.
+            logits: Output of the head [..., vocab].
+        """
         return logits
 
     def valid_vocab_size(self, model: Model) -> int | None:
-        """Rows of the head that stand for tokens, where it has more."""
+        """Return the number of rows of the output head that stand for tokens, or None if all do.
+
+        Args:
+            model: Loaded model.
+        """
         return None
 
     def defaults(self, model: Model) -> tuple[str, dict[str, Any]]:
-        """The sampler and the settings that the authors use, as `Decode` names them."""
+        """Return the authors' sampler and decode settings, under the names that `Decode` uses.
+
+        Args:
+            model: Loaded model.
+        """
         return self.sampler, {"length": 128, **self.default_settings}
 
 
@@ -179,7 +269,16 @@ FAMILIES: Registry[Family] = Registry("family of models", CheckpointError)
 
 
 def register(own: Family) -> Family:
-    """Make a family of your own known to `load`; it is asked before the families of the package."""
+    """Register a family of your own, so that `load` recognises its checkpoints.
+
+    A registered family is tried before the families of the package.
+
+    Args:
+        own: Instance of a subclass of `Family` with a `name`.
+
+    Returns:
+        The same instance.
+    """
     return FAMILIES.add(own.name, own, replace=True)
 
 

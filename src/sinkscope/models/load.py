@@ -106,15 +106,35 @@ def load(
     quantization: str | None = None,
     **words: Any,
 ) -> Model:
-    """Load a model by zoo name, folder, GGUF file or Hub id; a PEFT adapter's folder is merged into its base.
+    """Load a model by bundled name, folder, GGUF file or Hub id.
 
-    dtype: as stored on an accelerator and float32 on a CPU, unless given ("auto" is as stored). device: "auto" spreads over all
-    devices, a mapping places modules. mask_id: the mask token of a diffusion checkpoint that does not name it. It
-    overrides one that is named. base: where the base of an adapter is, if not where adapter_config.json says.
-    mode: "diffusion", "autoregressive" or "self_speculation", for a checkpoint that decodes in several ways.
-    revision: branch, tag or commit of a Hub id, which may also be written name@revision. token: of the Hub.
-    quantization: "int8" or "int4" weights by torchao; a model packed in another way is loaded with transformers and wrapped.
-    words: transformers' names of these (torch_dtype, device_map).
+    The weights run in a plain transformers class; no remote code is executed. A PEFT adapter is merged into its base
+    model.
+
+    Args:
+        name: Bundled name (`sinkscope models` lists them), checkpoint folder, GGUF file, Hub id, or folder of a PEFT
+            adapter.
+        dtype: Floating-point type of the weights, or "auto" for the stored type. The default is the stored type on an
+            accelerator and float32 on a CPU.
+        device: Device of the whole model ("cuda:0"), "auto" to spread the layers over all devices, or a mapping from
+            module name to device. The default is the CPU.
+        mask_id: Token id of the mask token of a diffusion checkpoint; overrides the id that the checkpoint names.
+        base: Location of an adapter's base model; the default is the location in its adapter_config.json.
+        mode: "diffusion", "autoregressive" or "self_speculation", for a checkpoint that decodes in several ways; the
+            default is the family's usual mode.
+        revision: Branch, tag or commit of a Hub id; `name@revision` means the same.
+        token: Access token of the Hub.
+        quantization: "int8" or "int4" to quantise the weights with torchao. Load models that are packed in another way
+            with transformers and pass them to `wrap`.
+        **words: The same options under transformers' names (`torch_dtype`, `device_map`).
+
+    Returns:
+        The loaded model in evaluation mode.
+
+    Raises:
+        CheckpointError: If the checkpoint is missing, incomplete, packed in an unsupported way, or too large for the
+            memory.
+        UnknownFamilyError: If no family recognises the checkpoint's config.json.
     """
     given = {
         "dtype": dtype, "device": device, "mask_id": mask_id, "base": None if base is None else check_name(base),
@@ -364,11 +384,21 @@ def wrap(
     family: str | None = None,
     mask_id: int | None = None,
 ) -> Model:
-    """A transformers model in memory, PEFT-wrapped ones too, for everything that takes a model from sk.load.
+    """Wrap a transformers model in memory, so that it can be used like a model from `load`.
 
-    Its dtype, device map and quantisation stay; it is put in evaluation mode. family: "llada", "dream", … for a diffusion
-    model in a native class, which is made bidirectional; without it the model is autoregressive. mask_id: its mask token,
-    where neither its config nor the tokenizer names one.
+    The model keeps its dtype, device map and quantisation and is put in evaluation mode. PEFT-wrapped models are
+    accepted.
+
+    Args:
+        model: Causal-language-model instance of one of transformers' own classes.
+        tokenizer: Tokenizer of the model; without one, only token ids can be passed as prompts.
+        family: Family name ("llada", "dream", ...) of a diffusion model whose transformers class is causal; its
+            attention becomes bidirectional. Without a family the model is autoregressive.
+        mask_id: Token id of the mask token, if neither the model's config nor the tokenizer names it.
+
+    Raises:
+        CheckpointError: If the module is not one of transformers' own language models, or a diffusion model comes
+            without `family`.
     """
     validate(FromZero | None, mask_id, "mask_id", CheckpointError)
     module = native_module(model)

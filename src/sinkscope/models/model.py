@@ -28,27 +28,45 @@ Prompt = str | Messages | Sequence[int] | Tensor
 
 @dataclass
 class Model:
-    """A loaded model of any family; `module` is a plain transformers class, with no remote code."""
+    """Loaded model of any family, as returned by `load` and `wrap`.
+
+    Args:
+        module: Module of a transformers class, without remote code.
+        tokenizer: Tokenizer; None if the checkpoint has none, and then only token ids can be passed as prompts.
+        family: Family that the checkpoint belongs to.
+        name: Name or path that the model was loaded by.
+        mask_id: Token id of the mask token; None for an autoregressive model.
+        shift: Whether the logits at position i predict token i + 1.
+        causal: Whether the model is autoregressive.
+        context: Largest number of positions, prompt and answer together.
+        eos_ids: Token ids that end a text.
+        pad_id: Token id of padding; None if there is none.
+        eot_id: Token id that ends a chat turn; None if there is none.
+        fingerprint: Digest of the weights.
+        checkpoint_defaults: Decode settings that the checkpoint itself asks for.
+        block: Block length of training with block-causal attention; None for full attention.
+        mode: Present mode of a checkpoint that decodes in several ways; None if it has one way only.
+        revision: Commit of the Hub repository; None for other sources.
+        quantization: Format of the packed weights; None for plain numbers.
+    """
 
     module: nn.Module
     tokenizer: PreTrainedTokenizerBase | None
     family: Family
     name: str
     mask_id: int | None
-    shift: bool  # logits at position i predict token i + 1
-    causal: bool  # autoregressive
-    context: int  # positions that fit
+    shift: bool
+    causal: bool
+    context: int
     eos_ids: tuple[int, ...]
     pad_id: int | None
     eot_id: int | None
     fingerprint: str = ""
-    checkpoint_defaults: dict[str, Any] = field(
-        default_factory=dict
-    )  # decode settings that the checkpoint itself asks for
-    block: int | None = None  # block length of training under block-causal attention; None: sees everything
-    mode: str | None = None  # of a checkpoint that decodes in several ways, which of them; None: it knows one
-    revision: str | None = None  # commit of a Hub repository
-    quantization: str | None = None  # how its weights are packed; None: they are plain numbers
+    checkpoint_defaults: dict[str, Any] = field(default_factory=dict)
+    block: int | None = None
+    mode: str | None = None
+    revision: str | None = None
+    quantization: str | None = None
 
     def __repr__(self) -> str:
         config = self.config
@@ -61,52 +79,67 @@ class Model:
 
     @property
     def eos_id(self) -> int | None:
+        """Token id that ends a text, the first of `eos_ids`; None if there is none."""
         return self.eos_ids[0] if self.eos_ids else None
 
     @property
     def fill_id(self) -> int:
-        """What stands where nobody reads: padding, else end-of-text, else token 0."""
+        """Token id used at ignored positions: padding, else end-of-text, else 0."""
         return next((token for token in (self.pad_id, self.eos_id) if token is not None), 0)
 
     @property
     def config(self) -> Any:
-        """Of the part that reads text."""
+        """Transformers configuration of the language model (of a multimodal checkpoint: of its text part)."""
         config: Any = self.module.config
         return config.get_text_config() if hasattr(config, "get_text_config") else config
 
     @property
     def device(self) -> torch.device:
+        """Device of the first parameter."""
         return next(self.module.parameters()).device
 
     @property
     def dtype(self) -> torch.dtype:
+        """Floating-point type of the first parameter."""
         return next(self.module.parameters()).dtype
 
     @property
     def vocabulary(self) -> int:
-        """Rows of the output head; may exceed what the tokenizer knows."""
+        """Number of rows of the output head, which may exceed the tokenizer's vocabulary."""
         return int(self.config.vocab_size)
 
     @property
     def chat_template(self) -> str | None:
+        """Chat template of the tokenizer; None if there is none."""
         template = getattr(self.tokenizer, "chat_template", None)
         return template if isinstance(template, str) else None
 
     @property
     def valid_vocab_size(self) -> int | None:
-        """Rows of the head that stand for tokens; later ones must never be chosen; None where every row may be."""
+        """Number of rows of the output head that stand for tokens, if there are further rows, which must never be
+        chosen; else None.
+        """
         return self.family.valid_vocab_size(self)
 
     @property
     def defaults(self) -> Decode:
-        """The decode settings that this family's authors use, or that the checkpoint names under sinkscope_decode."""
+        """Decode settings of the family's authors, or those that the checkpoint's config.json gives under
+        `sinkscope_decode`.
+        """
         from sinkscope.decoding import SAMPLERS
 
         sampler, settings = self.family.defaults(self)
         return SAMPLERS[sampler](**settings).changed(self.checkpoint_defaults)
 
     def in_mode(self, mode: str) -> Model:
-        """The same weights, decoded in another way: "diffusion", "autoregressive" or "self_speculation"."""
+        """Return the same weights in another decoding mode.
+
+        Args:
+            mode: "diffusion", "autoregressive" or "self_speculation".
+
+        Raises:
+            CheckpointError: If the checkpoint does not decode in this mode.
+        """
         if mode not in self.family.modes:
             known = f"one of {', '.join(self.family.modes)}" if self.family.modes else "none: it decodes in one way"
             raise CheckpointError(f"Expected a mode of {self.name} ({known}), got {mode!r}.")
@@ -114,22 +147,40 @@ class Model:
         return replace(self, mode=mode, causal=causal, shift=causal)
 
     def for_settings(self, settings: Decode) -> Model:
-        """The model as these settings decode it; the settings are refused where they mean something else to it."""
+        """Return the model in the mode that decode settings need.
+
+        Args:
+            settings: Decode settings.
+
+        Raises:
+            DecodeError: If the settings mean something else for this family.
+        """
         self.family.check_settings(settings)
         if not self.family.modes:
             return self
         return self if settings.mode == self.mode else self.in_mode(settings.mode)
 
     def positions(self, attention_mask: Tensor | None) -> Tensor | None:
-        """Position ids for a padded batch in this family's convention; None means 0, 1, 2, …"""
+        """Return position ids of a padded batch in the family's convention; None stands for 0, 1, 2 and so on.
+
+        Args:
+            attention_mask: Attention mask [batch, position], 0 at padding; None if nothing is padded.
+        """
         return self.family.positions(attention_mask)
 
     @torch.inference_mode()
     def logits(self, ids: Tensor, attention_mask: Tensor | None = None, block: int | None = None) -> Tensor:
-        """ids [batch, position] → raw logits [batch, position, vocab]; for shifted families row i predicts i + 1.
+        """Compute the logits of one forward, without a cache.
 
-        block: block-causal attention, in which a position sees its own block and those before it, counted from column
-        0; without it all positions of a diffusion model see each other.
+        Args:
+            ids: Token ids [batch, position].
+            attention_mask: Attention mask [batch, position], 0 at padding and 1 elsewhere; None if nothing is padded.
+            block: Block length of block-causal attention, counted from column 0: a position attends to its own block
+                and to earlier blocks. Without it, all positions of a diffusion model attend to each other.
+
+        Returns:
+            Logits [batch, position, vocab], as the module gives them. With `shift`, the logits at position i predict
+                token i + 1.
         """
         ids = check_ids(ids, self)
         mask = None if attention_mask is None else check_mask(attention_mask, ids)
@@ -151,13 +202,22 @@ class Model:
         return logits
 
     def direction(self) -> dict[str, bool]:
-        """Keyword that every forward of a bidirectional model needs: transformers' classes are causal by themselves."""
+        """Return the keyword arguments that every forward of a bidirectional model needs, because transformers' classes
+        are causal.
+        """
         return {} if self.causal else {"is_causal": False}
 
     def encode(self, prompt: Prompt, chat: bool | None = None) -> Tensor:
-        """Text, chat messages or token ids → ids [1, position].
+        """Encode one prompt as token ids [1, position].
 
-        Text goes through the chat template where there is one, unless chat=False; messages always do.
+        Args:
+            prompt: Text, chat messages (mappings with `role` and `content`), or token ids, which are checked and
+                returned.
+            chat: Whether text is written with the chat template. The default is to do so if the tokenizer has one.
+                Messages always are.
+
+        Raises:
+            PromptError: If the prompt is empty, malformed, or outside the vocabulary.
         """
         if is_ids(prompt):
             return check_ids(torch.as_tensor(prompt).reshape(1, -1), self).cpu()
@@ -173,9 +233,14 @@ class Model:
             return self.family.encode(tokenizer, prompt, through)  # type: ignore[arg-type]
 
     def batch(self, prompts: Any, attention_mask: Tensor | None = None) -> tuple[Tensor, Tensor | None, bool]:
-        """One prompt or a list of them → ids and attention mask [batch, position], and whether it was one alone.
+        """Encode one prompt or a list of prompts as one left-padded batch.
 
-        ids [batch, position] may bring their own attention mask.
+        Args:
+            prompts: One prompt, a list of prompts, or token ids [batch, position].
+            attention_mask: Attention mask [batch, position] of token ids, 0 at padding; refused with other prompts.
+
+        Returns:
+            Token ids [batch, position], their attention mask (or None), and whether there was one prompt alone.
         """
         if isinstance(prompts, Tensor) and prompts.dim() == 2:
             ids = check_ids(prompts, self)
@@ -190,7 +255,11 @@ class Model:
         return *pad([self.encode(one) for one in ([prompts] if alone else prompts)], self), alone
 
     def decode_text(self, ids: Tensor) -> str:
-        """ids [position] → text up to the first end token, without special tokens."""
+        """Decode token ids as text up to the first end token, without special tokens.
+
+        Args:
+            ids: Token ids [position].
+        """
         tokenizer = self.require_tokenizer()
         stops = {*self.eos_ids, self.eot_id}
         kept: list[int] = []
@@ -201,11 +270,21 @@ class Model:
         return str(tokenizer.decode(kept, skip_special_tokens=True, clean_up_tokenization_spaces=False))
 
     def require_mask(self) -> int:
+        """Return the mask token's id.
+
+        Raises:
+            DecodeError: If the model is autoregressive.
+        """
         if self.mask_id is None:
             raise DecodeError(f"{self.name} is autoregressive and has no mask token; use Decode.autoregressive.")
         return self.mask_id
 
     def require_tokenizer(self) -> PreTrainedTokenizerBase:
+        """Return the tokenizer.
+
+        Raises:
+            TokenizerError: If the model was loaded without one.
+        """
         if self.tokenizer is None:
             raise TokenizerError(
                 f"{self.name} was loaded without a tokenizer (its folder has no tokenizer files), so text cannot be "
@@ -220,9 +299,16 @@ class Model:
     @overload
     def generate(self, text: Any, settings: Decode | None = None, **words: Any) -> str | list[str]: ...
     def generate(self, text: Any, settings: Decode | None = None, **words: Any) -> str | list[str]:
-        """Text, chat messages or token ids → text; a list of them → a list.
+        """Generate an answer to one prompt, or to each prompt of a list.
 
-        `words` change single settings of the model's defaults (length=64, steps=32, …; max_new_tokens=64 is understood too).
+        Args:
+            text: Text, chat messages or token ids; or a list of these.
+            settings: Decode settings; the default is the model's `defaults`.
+            **words: Single decode settings that replace those of `settings` (`length=64`, `steps=32`). Transformers'
+                names such as `max_new_tokens` are accepted.
+
+        Returns:
+            Text of the answer; a list of texts if `text` is a list.
         """
         from sinkscope import decoding
 
@@ -238,13 +324,20 @@ class Model:
         return texts[0] if alone else texts
 
     def save(self, folder: str | os.PathLike[str]) -> Path:
-        """Write a checkpoint folder that `sk.load` and transformers both load; the folder must be new or empty."""
+        """Write a checkpoint folder that `load` and transformers can read.
+
+        Args:
+            folder: New or empty folder.
+
+        Returns:
+            Path of the folder.
+        """
         from sinkscope.models.weights import save
 
         return save(self, folder)
 
     def identity(self) -> dict[str, Any]:
-        """What a trace or a run records, so that results are tied to the very weights that made them."""
+        """Return name, fingerprint, dtype and size, which traces and runs record to tie results to the weights."""
         return {
             "name": self.name,
             "family": self.family.name,

@@ -42,19 +42,34 @@ Unit = Annotated[str, _one_of(UNITS)]
 
 @dataclass(frozen=True)
 class Columns:
-    """The columns of attention maps, ready for a rule: fp32, and 0 at keys that do not exist."""
+    """Received attention as a sink rule gets it, in float32, with 0 at keys that do not exist.
 
-    received: Tensor  # [..., key] plain column sums
-    queries: Tensor  # [..., 1] how many queries were summed
-    alive: Tensor  # [..., key] or [key]: which keys exist
-    keys: Tensor  # [..., 1] how many keys exist
-    seen: Tensor  # [..., key] or [..., 1]: how many of the queries may look at the key (fewer than all if causal)
+    Args:
+        received: Column sums [..., key].
+        queries: Number of summed queries [..., 1].
+        alive: Keys that exist, bool [..., key] or [key].
+        keys: Number of keys that exist [..., 1].
+        seen: Number of queries that may attend to each key, [..., key] or [..., 1]; fewer than all in causal models.
+    """
+
+    received: Tensor
+    queries: Tensor
+    alive: Tensor
+    keys: Tensor
+    seen: Tensor
 
     @classmethod
     def of(
         cls, received: Tensor, queries: Tensor | float, alive: Tensor | None = None, seen: Tensor | None = None
     ) -> "Columns":
-        """Bring what a caller has into one form: counts become [..., 1], missing keys become 0."""
+        """Bring received attention and counts into this form.
+
+        Args:
+            received: Column sums [..., key].
+            queries: Number of summed queries, a number or [...].
+            alive: Keys that exist; the default is all.
+            seen: Number of queries that may attend to each key; the default is all queries.
+        """
         received = received.float()
         count = torch.as_tensor(queries, dtype=torch.float32, device=received.device)
         count = count.reshape(count.shape + (1,) * (received.ndim - count.ndim))
@@ -76,55 +91,87 @@ def _spread(table: Tensor, ndim: int) -> Tensor:
 
 @dataclass(frozen=True)
 class BrowserForm:
-    """A rule as the explorer computes it, with a slider for one setting.
+    """Form of a sink rule that the explorer computes, with a slider for one setting.
 
-    The formulas are postfix, in fp32 after every operation as torch does it: numbers, + - * /, and the names `queries` (at
-    least 1) and `keys`; in `limit` also `total` (sum of the column sums), `parameter` (the slider's value) and `scale`.
+    The formulas are in postfix notation and computed in float32 after every operation: numbers, + - * /, and the names
+    `queries` (at least 1) and `keys`; in `limit` also `total` (sum of the column sums), `parameter` (value of the
+    slider) and `scale`.
+
+    Args:
+        unit: Name of the form in the page's address.
+        label: Name of the form on the page.
+        about: Meaning of the unit.
+        says: Definition of a sink, next to the slider.
+        scale: Formula of the factor from a column sum to a score in this unit.
+        limit: Formula of the column sum above which a key is a sink.
+        parameter: Setting of the rule that the slider changes.
+        per_key: Whether column sums are divided by the number of queries that may attend to the key, before `scale` and
+            `limit`.
+        usual: Initial value of the slider.
+        most: Largest value of the slider.
+        settings: Other settings of the rule.
     """
 
-    unit: str  # names the form in the page's address
+    unit: str
     label: str
-    about: str  # what the unit means
-    says: str  # what a sink is, beside the slider
-    scale: str  # what a column sum is multiplied by to be a score in this unit
-    limit: str  # the column sum above which a key is a sink
-    parameter: str = "epsilon"  # the rule's setting that the slider moves
-    per_key: bool = False  # column sums are divided by how many queries see the key, before `scale` and `limit`
-    usual: float = 3.0  # where the slider stands at first
-    most: float = 20.0  # its end
-    settings: Mapping[str, Any] = field(default_factory=dict)  # the rule's other settings
+    about: str
+    says: str
+    scale: str
+    limit: str
+    parameter: str = "epsilon"
+    per_key: bool = False
+    usual: float = 3.0
+    most: float = 20.0
+    settings: Mapping[str, Any] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
 class Rule(ABC):
-    """A definition of a sink: which keys draw so much attention that they count."""
+    """Sink rule: a definition of which keys are attention sinks.
+
+    Args:
+        group: Group of queries whose attention counts: "all", "masked", "committed" or "prompt".
+    """
 
     name: ClassVar[str]
     forms: ClassVar[tuple[BrowserForm, ...]] = ()
-    group: Group = field(default="all", kw_only=True)  # the kind of query whose attention counts
+    group: Group = field(default="all", kw_only=True)
 
     @property
     @abstractmethod
     def unit(self) -> str:
-        """The unit of the scores, as it stands in every table."""
+        """Unit of the scores, as tables show it."""
 
     @abstractmethod
     def score(self, columns: Columns) -> Tensor:
-        """Score of each key in this rule's unit, `[..., key]`."""
+        """Compute the score of each key in the rule's unit, [..., key].
+
+        Args:
+            columns: Received attention.
+        """
 
     @abstractmethod
     def mark(self, columns: Columns) -> Tensor:
-        """Which keys are sinks, `[..., key]` bool; missing keys and empty groups are dealt with by `marks`."""
+        """Decide which keys are sinks, bool [..., key]. `marks` handles missing keys and empty groups.
+
+        Args:
+            columns: Received attention.
+        """
 
     def scores(
         self, received: Tensor, queries: Tensor | float, alive: Tensor | None = None, seen: Tensor | None = None
     ) -> Tensor:
-        """Score of each key in this rule's unit, `[..., key]` fp32; 0 at keys that do not exist.
+        """Compute the score of each key in the rule's unit, float32 [..., key], with 0 at keys that do not exist.
 
-        received: [..., key] column sums of the rule's group. queries: how many queries that was, a number or [...].
-        alive: [..., key] which keys exist (default all). seen: [..., key] how many of the queries may look at each key
-        (default all of them; an autoregressive prompt has fewer for later keys). Tables may stop early: queries [step]
-        and alive [step, key] fit received [step, layer, head, key], and [batch, key] fits [batch, head, key].
+        Counts may have fewer dimensions: `queries` [step] and `alive` [step, key] fit `received` [step, layer, head,
+        key].
+
+        Args:
+            received: Column sums of the rule's group [..., key].
+            queries: Number of summed queries, a number or [...].
+            alive: Keys that exist, bool [..., key]; the default is all.
+            seen: Number of queries that may attend to each key [..., key]; the default is all queries. Later keys of an
+                autoregressive prompt have fewer.
         """
         columns = Columns.of(received, queries, alive, seen)
         scores = self.score(columns)
@@ -133,14 +180,21 @@ class Rule(ABC):
     def marks(
         self, received: Tensor, queries: Tensor | float, alive: Tensor | None = None, seen: Tensor | None = None
     ) -> Tensor:
-        """Which keys are sinks, `[..., key]` bool; arguments as for `scores`; without queries there is no sink."""
+        """Decide which keys are sinks, bool [..., key]; without queries there is no sink.
+
+        Args:
+            received: Column sums, as in `scores`.
+            queries: Number of summed queries, as in `scores`.
+            alive: Keys that exist, as in `scores`.
+            seen: Number of queries that may attend to each key, as in `scores`.
+        """
         columns = Columns.of(received, queries, alive, seen)
         marks = self.mark(columns) & (columns.queries > 0)
         return marks if alive is None else marks & columns.alive
 
     @property
     def definition(self) -> str:
-        """The rule in a word: its name and the settings that are its own."""
+        """Name of the rule with its own settings, in a few words."""
         words = dataclasses.asdict(self)
         if words["group"] == "all":
             del words["group"]
@@ -149,7 +203,7 @@ class Rule(ABC):
         )
 
     def to_dict(self) -> dict[str, Any]:
-        """The rule as plain data, for a study file or a trace's header."""
+        """Return the rule as plain data, for a study file or a trace."""
         return {"rule": self.name, **dataclasses.asdict(self)}
 
 
@@ -159,7 +213,12 @@ R = TypeVar("R", bound=type[Rule])
 
 @dataclass_transform(frozen_default=True)
 def register(rule: R) -> R:
-    """Class decorator: a checked dataclass, known by its name to study files and `rule_from_dict`."""
+    """Register a sink rule by its name, for study files and traces; a class decorator that makes the class a checked
+    dataclass.
+
+    Args:
+        rule: Subclass of `Rule` with a `name`.
+    """
     if not getattr(rule, "name", ""):
         raise RuleError(f"A rule needs a class attribute `name`, and {rule.__name__} has none: add one.")
     checked = cast(R, settings(RuleError)(rule))
@@ -191,13 +250,17 @@ def _threshold_form(unit: str, label: str, about: str, scale: str) -> BrowserFor
 
 @register
 class Threshold(Rule):
-    """A sink draws more than the mean of all *other* keys plus epsilon (Eq. 3 of the paper; strict).
+    """Sink rule of the paper (Eq. 3): a sink receives more than the mean of all *other* keys plus epsilon.
 
-    The paper leaves epsilon's unit open. `sum`: column sums, uniform = 1 where every position is a query. `percent`: of
-    the group's attention. `mean`: as printed, where epsilon = 3 can never be reached. `uniform`: multiples of the
-    uniform share; equals `sum` for a whole bidirectional map, and stays comparable for a group of few queries or for a
-    single row. The mean over the other keys is taken from the scores themselves, not from "they sum to the number of
-    queries": scores kept in fp16 sum to that only within 0.05 %.
+    The paper leaves the unit of epsilon open. The mean over the other keys is computed from the scores themselves,
+    because scores in float16 sum to the number of queries only within 0.05 %.
+
+    Args:
+        epsilon: Threshold above the mean, in `unit`.
+        unit: Unit of epsilon: "sum" for column sums, where uniform attention is 1 if every position is a query;
+            "percent" of the group's attention; "mean" attention, as the paper prints it, in which 3 can never be
+            reached; "uniform" for multiples of uniform attention, which equals "sum" for a whole bidirectional map and
+            stays comparable for small groups or a single query.
     """
 
     name: ClassVar[str] = "threshold"
@@ -220,10 +283,14 @@ class Threshold(Rule):
         return columns.received if self.unit == "sum" else columns.received * self._scale(columns)
 
     def limit(self, columns: Columns) -> Tensor:
-        """The column sum above which a key is a sink, `[..., 1]`.
+        """Compute the column sum above which a key is a sink, [..., 1].
 
-        Eq. 3 solved for the key itself: x > (T − x) / (n − 1) + ε becomes x > (T + ε (n − 1)) / n, with T the sum over
-        the n keys and ε in sums. One number per map instead of one per key; and a key without others is never above it.
+        Eq. 3 is solved for the key itself: x > (T - x) / (n - 1) + ε becomes x > (T + ε (n - 1)) / n, with T the sum
+        over the n keys and ε in column sums. This gives one number per map instead of one per key; a single key is
+        never above it.
+
+        Args:
+            columns: Received attention.
         """
         total = columns.received.sum(-1, keepdim=True)
         return (total + self.epsilon / self._scale(columns) * (columns.keys - 1)) / columns.keys.clamp(min=1)
@@ -234,10 +301,14 @@ class Threshold(Rule):
 
 @register
 class ZScore(Rule):
-    """A sink draws more than the mean of all keys plus k standard deviations (population form, strict).
+    """Sink rule by z-score: a sink receives more than the mean of all keys plus k standard deviations (population
+    form).
 
-    Among n keys no z can exceed √(n − 1), so a short sequence may have no sink whatever its attention does. Where the
-    deviation is below 0.1 % of the mean, which is as fine as fp16 scores resolve, all z are 0.
+    Among n keys no z-score can exceed sqrt(n - 1), so a short sequence may have no sink. If the deviation is below 0.1
+    % of the mean, the resolution of float16 scores, all z-scores are 0.
+
+    Args:
+        k: Number of standard deviations.
     """
 
     name: ClassVar[str] = "zscore"
@@ -258,10 +329,13 @@ class ZScore(Rule):
 
 @register
 class HeadShare(Rule):
-    """A sink receives on average more than epsilon of what each query that sees it has to give (Gu et al.).
+    """Sink rule of Gu et al.: a sink receives more than epsilon of a query's attention, on average over the queries
+    that may attend to it.
 
-    A causal map divides column k by the queries i ≥ k; a bidirectional one by all queries. The last keys of a causal
-    prompt are seen by few queries, mostly by themselves: read them with care.
+    The last keys of a causal prompt have few such queries, mostly themselves; read their scores with care.
+
+    Args:
+        epsilon: Threshold on the mean attention (0 to 1).
     """
 
     name: ClassVar[str] = "head_share"

@@ -42,18 +42,25 @@ class Engine(Protocol):
 
 @settings(StudyError)
 class Ray:
-    """Run units on a Ray cluster.
+    """Settings of a Ray cluster that runs a study: `sk.run(study, engine=sk.Ray(...))`.
 
-    address: None for this machine (or RAY_ADDRESS), "auto" for the cluster that this machine is part of, "host:port",
-    or "ray://host:port" from outside. workers: processes that hold a model each; None for as many as fit. What a worker
-    takes of its node: gpus_per_worker (a share of one, or several with the device auto) and cpus_per_worker.
+    Args:
+        address: Address of the cluster: None for this machine (or RAY_ADDRESS), "auto" for the cluster that this
+            machine belongs to, "host:port", or "ray://host:port" from outside the cluster.
+        workers: Number of worker processes, each with a model of its own; None starts as many as fit.
+        gpus_per_worker: GPUs that a worker reserves: a fraction of one, or several with `device: auto`.
+        cpus_per_worker: CPU cores that a worker reserves.
+        patience: Seconds without any worker after which the run is given up.
+
+    Raises:
+        StudyError: If a worker would reserve neither CPU nor GPU, or one and a half GPUs.
     """
 
     address: Text | None = None
     workers: Count | None = None
     gpus_per_worker: NonNegative = 0
     cpus_per_worker: NonNegative = 1
-    patience: NonNegative = 300.0  # seconds without any worker until the run is given up
+    patience: NonNegative = 300.0
 
     def __post_init__(self) -> None:
         if (self.gpus_per_worker > 1 and self.gpus_per_worker % 1) or not (
@@ -65,7 +72,14 @@ class Ray:
             )
 
     def fit(self, device: str | None) -> None:
-        """Refuse GPUs that a study would not use, and a device that these workers would not have."""
+        """Check that the workers' GPUs and the device of a study fit together.
+
+        Args:
+            device: Device of the study.
+
+        Raises:
+            StudyError: If the study would not use the GPUs, or the workers would not have the device.
+        """
         on_cpu = device is None or device.startswith("cpu")
         if self.gpus_per_worker and on_cpu:
             advice = "add --device cuda (auto for several GPUs), or leave the GPUs out"

@@ -58,10 +58,15 @@ OnProgress = Callable[..., object]  # units done, units in all, and, where it ta
 
 @dataclass(frozen=True)
 class Run:
-    """A finished run: `sk.run` returns it, `sk.Run.load(folder)` opens it; its tables are polars frames, with `.to_pandas()`."""
+    """Finished run of a study, as returned by `sk.run` and opened by `sk.Run.load`; its tables are polars data frames.
+
+    Args:
+        folder: Folder of the run.
+        rows: Results, table by table, as rows with named fields.
+    """
 
     folder: Path
-    rows: Results  # with named fields
+    rows: Results
 
     def __repr__(self) -> str:
         names = ", ".join(str(model.get("name")) for model in self.rows.run.models)
@@ -75,23 +80,27 @@ class Run:
         return f"<p><b>{html.escape(repr(self))}</b></p>{shown}"
 
     def findings(self) -> list[Finding]:
-        """The paper's findings as this run has them, one sentence each."""
+        """Return the paper's findings for this run, one sentence each."""
         return list_findings(self.rows)
 
     def cells(self) -> pl.DataFrame:
-        """Accuracy per model, task, setting and condition, with intervals and controls."""
+        """Return accuracy per model, task, decode setting and condition, with confidence intervals and controls."""
         return to_frame(self.rows.cells, Cell)
 
     def claims(self) -> pl.DataFrame:
-        """Claims, one row per model, condition and definition of a sink, with the verdict and what it rests on."""
+        """Return the paper's claims, one row per model, condition and sink rule, with the verdict and its evidence."""
         return to_frame(self.rows.claims, Claim)
 
     def answers(self) -> pl.DataFrame:
-        """Everything that was answered or scored, one row per problem."""
+        """Return every answer and every scored text, one row per problem."""
         return read_answers(self.folder)
 
     def table(self, name: str) -> pl.DataFrame:
-        """A table of results.json by its name (cells, tokens, dynamics, likelihood, …), or the answers."""
+        """Return one table of results.json, or the answers.
+
+        Args:
+            name: Name of the table ("cells", "tokens", "dynamics", "likelihood", and so on), or "answers".
+        """
         if name == "answers":
             return self.answers()
         rows = getattr(self.rows, name)
@@ -99,18 +108,26 @@ class Run:
 
     @cached_property
     def results(self) -> dict[str, Any]:
-        """The results as plain JSON values."""
+        """Results as plain JSON values."""
         return self.rows.to_dict()
 
     def summary(self, full: bool = False) -> str:
-        """What came out, in at most 25 lines of 80 columns; full: every table."""
+        """Write a summary of the results.
+
+        Args:
+            full: True for every table; False for at most 25 lines of 80 columns.
+        """
         if full:
             return write_tables(self.rows)
         seconds = (Store(self.folder).read("run.json") or {}).get("seconds")
         return write_summary(self.rows, self.folder, seconds if isinstance(seconds, int | float) else None)
 
     def unexpected(self, study: Study) -> list[str]:
-        """Where a verdict is not the one that the study expects, a line each."""
+        """List the verdicts that differ from those that a study expects, one line each.
+
+        Args:
+            study: Study with `expected` verdicts.
+        """
         verdicts = {(row.model, row.name): row.value for row in self.rows.verdicts}
         return [
             f"{model} {name}: expected {value}, came {verdicts.get((model, name), 'no such claim')}"
@@ -121,7 +138,14 @@ class Run:
 
     @classmethod
     def load(cls, folder: Path | str) -> Run:
-        """Read a run that is finished: its folder, or its results.json."""
+        """Open a finished run.
+
+        Args:
+            folder: Folder of the run, or its results.json.
+
+        Raises:
+            StudyError: If the run is not finished, or the folder has no results.
+        """
         path = Path(folder)
         return cls(path.parent if path.is_file() else path, need_results(path))
 
@@ -136,15 +160,27 @@ def run(
     models: Mapping[str, Model] | None = None,
     plugins: Sequence[str | os.PathLike[str]] = (),
 ) -> Run:
-    """Run a study into the folder `out` (default runs/NAME), or what is left of it.
+    """Run a study, or continue one that was stopped.
 
-    study: a `Study`, the name of a shipped one or of a file, or a mapping of the fields of a study file.
-    workers: processes of the local engine (None: one per core). on_message: is given one line for each thing worth printing;
-    without it they are logged. on_progress: is called after every unit with how many are done, of how many, and the seconds
-    left, if it takes a third argument. Ctrl-C lets the units at work finish and stores them. models: in memory, from `wrap`,
-    by the names that results show; they take the place of the study's, and their units run in this process.
-    plugins: Python files that register tasks, rules, interventions or samplers of your own, here and in every worker. What
-    is registered in a notebook is known to its process only: units that need it run there.
+    Finished work items are stored in the folder and not repeated. Ctrl-C lets the present work items finish and stores
+    them.
+
+    Args:
+        study: Study, name of a shipped study, name of a YAML file, or mapping with the fields of a study file.
+        out: Folder of the run; the default is runs/NAME.
+        engine: "local", a Ray cluster (`Ray`), or an engine of your own.
+        workers: Number of processes of the local engine; None starts one per core.
+        on_message: Function that is called with each line worth printing; without it lines are logged.
+        on_progress: Function that is called after every work item with the number of finished items, the total number
+            and, if it takes a third argument, the seconds left.
+        models: Models in memory (from `load` or `wrap`) by the name that results show. They replace the study's models
+            and run in this process.
+        plugins: Python files that register tasks, rules, interventions or samplers of your own, imported here and in
+            every worker. Names registered in a notebook are known to its process only, so work items that need them run
+            there.
+
+    Raises:
+        StudyError: If the study or the folder cannot be used.
     """
     for file in [plugins] if isinstance(plugins, str | os.PathLike) else plugins:
         import_file(file)

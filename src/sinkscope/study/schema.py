@@ -291,7 +291,40 @@ class ForcedPlan:
 
 @settings(StudyError)
 class Study:
-    """One study. `decode` holds words on top of each model's defaults; a list in it is a sweep."""
+    """Study: models, tasks and conditions to compare, and what else is measured. Its fields are those of a study file.
+
+    In `conditions` and `decode`, a list of values is a sweep.
+
+    Args:
+        name: Name of the study, and of its default folder.
+        about: Description in a sentence.
+        seed: Seed of problems, sampling and bootstraps.
+        split: Split that problems are taken from: "train", "validation" or "test".
+        chunk: Number of problems per work item.
+        margin: Largest drop of accuracy, in percentage points, that counts as no effect, if the whole interval lies
+            within it.
+        draws: Number of samples of every bootstrap, at least 100.
+        dtype: Floating-point type of the weights, as in `load`.
+        device: Device, as in `load`.
+        models: Names of the models, as in `load`.
+        tasks: Tasks and benchmarks, each with its number of problems.
+        decode: Decode settings that replace single settings of each model's defaults.
+        conditions: Conditions under which every problem is answered; "none" must be among them.
+        primary: Comparisons whose p values are corrected together; the default is masking one sink, in every model and
+            task.
+        expected: Verdicts that are known beforehand, as model to verdict name to value; a run with another verdict
+            fails.
+        rules: Sink rules by which sinks are counted.
+        trace: Traces to record.
+        mechanism: Measurement of confidence and commit delay where tokens depended on masked sinks.
+        likelihood: Measurement of the likelihood of held-out text.
+        forced: Measurement of the likelihood of the true answers.
+        shift: Number of problems per task along whose unmasked path logits are compared.
+        sequential: Sequential test, in which a comparison ends as soon as it is decided; None answers all problems.
+
+    Raises:
+        StudyError: If fields are wrong or contradict each other.
+    """
 
     _: KW_ONLY
     # In the order in which a file is written.
@@ -300,25 +333,22 @@ class Study:
     seed: Annotated[int, Field(strict=True, ge=0, lt=2**32)] = 0
     split: Literal["train", "validation", "test"] = "test"
     chunk: Whole1 = 25
-    # A loss of fewer points counts as none, if its whole interval says so.
     margin: Points = 5.0
-    draws: Annotated[int, _from(100)] = 2000  # of every bootstrap
+    draws: Annotated[int, _from(100)] = 2000
     dtype: Text | None = None
     device: Annotated[Text | None, AfterValidator(_check_device)] = None
     models: ModelNames = ()
     tasks: Annotated[tuple[TaskPlan, ...], SOME, BeforeValidator(_read_tasks), AfterValidator(_check_unique)]
     decode: DecodeWords = Field(default_factory=dict)
     conditions: Annotated[SkipValidation[tuple[Condition, ...]], BeforeValidator(_read_compared)]
-    # The comparisons that the study is about, corrected together; none named: one masked sink, in every model and task.
     primary: Conditions = ()
-    # Where the truth is known: model → verdict → how its value must begin. A run that says otherwise has failed.
     expected: Mapping[str, Mapping[str, str]] = Field(default_factory=dict)
     rules: Annotated[tuple[RuleWords, ...], SOME, Field(validate_default=True)] = (DEFAULT_RULE,)
     trace: TracePlan = TracePlan(problems=0)
     mechanism: MechanismPlan = MechanismPlan(problems=0)
     likelihood: LikelihoodPlan = LikelihoodPlan()
     forced: ForcedPlan = ForcedPlan()
-    shift: Whole0 = 0  # problems per task along whose unmasked path logits are compared
+    shift: Whole0 = 0
     sequential: SequentialPlan | None = None
 
     @model_validator(mode="after")
@@ -348,7 +378,11 @@ class Study:
 
     @classmethod
     def load(cls, name: str | Path) -> Study:
-        """A shipped study by its name, or a YAML file."""
+        """Load a shipped study or a YAML file.
+
+        Args:
+            name: Name of a shipped study, or path of a YAML file.
+        """
         path = Path(name)
         if path.suffix not in (".yaml", ".yml") or not (path.is_file() or (STUDIES / path.name).is_file()):
             path = STUDIES / f"{name}.yaml"
@@ -358,7 +392,12 @@ class Study:
 
     @classmethod
     def read(cls, path: Path, where: str | None = None) -> Study:
-        """A YAML file; where: how mistakes name it, by default its whole path."""
+        """Read a YAML file.
+
+        Args:
+            path: Path of the file.
+            where: Name of the file in error messages; the default is the path.
+        """
         where = where or str(path)
         values, lines = parse_yaml(read_text(path, StudyError, MB), where, StudyError)
         study: Study = validate(cls, values, where, StudyError, lines)
@@ -366,30 +405,37 @@ class Study:
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> Study:
-        """A study of the values that a file would hold."""
+        """Build a study from the content of a study file.
+
+        Args:
+            values: Mapping from field to value.
+        """
         study: Study = validate(cls, values, "the study", StudyError)
         return study
 
     def to_dict(self) -> dict[str, Any]:
-        """Everything, as plain YAML values; `from_dict` gives the same study back."""
+        """Return all fields as plain YAML values, which `from_dict` reads."""
         found: dict[str, Any] = _plain(self)
         return found
 
     def to_yaml(self) -> str:
+        """Return the text of a study file, which `load` reads."""
         return yaml.safe_dump(self.to_dict(), sort_keys=False, allow_unicode=True, width=120, default_flow_style=None)
 
     @property
     def has_table(self) -> bool:
-        """Whether answers come before all else, with a table of their own."""
+        """Whether answers come before all other measurements and have a table of their own."""
         return self.sequential is not None or self.shift > 0 or any(task.is_benchmark for task in self.tasks)
 
     @property
     def extra_models(self) -> tuple[str, ...]:
-        """Models that answer no problems: measured by likelihood or traced, and left out where they are not installed."""
+        """Models that answer no problems; they are traced or measured by likelihood, and skipped where they are not
+        installed.
+        """
         return (*self.likelihood.models, *self.forced.models, *self.trace.models)
 
     def settings(self) -> list[tuple[str, dict[str, Any]]]:
-        """Every point of the decode sweep: a label (empty where nothing is swept) and the words."""
+        """List the points of the decode sweep, each with a label (empty without a sweep) and its decode settings."""
         swept = [name for name, value in self.decode.items() if isinstance(value, list)]
         points = sweep_points(self.decode)
         shown = [{name: "whole" if point[name] is None else point[name] for name in swept} for point in points]
@@ -400,9 +446,16 @@ class Study:
         self, models: Sequence[str] | None = None, problems: int | None = None, tasks: Sequence[str] | None = None,
         seed: int | None = None, texts: Path | None = None, prompts: Path | str | None = None, **more: Any,
     ) -> Study:  # fmt: skip
-        """The same study on other models, on other tasks, or with another number of problems; checked like a file.
+        """Return a copy with other models, tasks or numbers, checked like a study file.
 
-        prompts: a file of JSON lines, whose prompts are asked in place of the tasks.
+        Args:
+            models: Names of the models that answer.
+            problems: Number of problems per task.
+            tasks: Names of the tasks.
+            seed: Seed of the study.
+            texts: File of passages whose likelihood is measured.
+            prompts: File of JSON lines with prompts, which replace the tasks.
+            **more: Further fields; a field that is None keeps its value.
         """
         values = {**self.to_dict(), **{name: value for name, value in more.items() if value is not None}}
         if models is not None:

@@ -1,7 +1,7 @@
-"""Problems with checkable answers: a seeded, endless supply of ten kinds, split by content; and benchmarks.
+"""Problems with checkable answers: ten built-in tasks with an endless, seeded supply of problems, and benchmarks.
 
-A kind of ours is a file that ends in `register(Task(…))`, and is named in the list here. GSM8K and HumanEval are in
-`benchmarks.py`, how each checkpoint is asked them in `protocol.py`.
+Problems are split into train, validation and test by their content. `sinkscope.extend.register_task` adds a task. GSM8K
+and HumanEval are asked through lm-evaluation-harness, by the evaluation protocol of each checkpoint.
 """
 
 from sinkscope.tasks import arithmetic, lookup, programs, reasoning

@@ -43,12 +43,30 @@ Asked = tuple[Decode, tuple[int, ...], tuple[str, ...]]  # settings, prompt and 
 
 @register_model("sinkscope")
 class HarnessLM(TemplateLM):  # type: ignore[misc]
-    """A model for `lm_eval.simple_evaluate(model=HarnessLM(model, intervention), …)`.
+    """Model for lm-evaluation-harness: `lm_eval.simple_evaluate(model=HarnessLM(model, intervention),
+    tasks=["gsm8k"])`.
 
-    `intervention`: one or several, or a `Condition` as study files name it. `settings` is a Decode for all tasks, or words that
-    replace single settings of each task's protocol (`protocol`, by default that of the checkpoint). `samples` is the number
-    of maskings in a diffusion model's likelihood. As a registered model (`--model sinkscope --model_args
-    model=tiny-llada,mask_sinks=5`) it takes words.
+    On the command line of lm-evaluation-harness the model is named `sinkscope`, as in `--model sinkscope --model_args
+    model=tiny-llada,mask_sinks=5`.
+
+    Args:
+        model: Model, or a name that `load` accepts.
+        intervention: Intervention, list of interventions, or condition of a study, active in every request.
+        settings: Decode settings for all tasks, or a mapping that replaces single settings of each task's evaluation
+            protocol.
+        batch_size: Largest number of requests per batch; None or "auto" means 8.
+        samples: Number of random maskings by which a diffusion model's likelihood is estimated.
+        seed: Seed of decoding, interventions and maskings.
+        mask_sinks: Number of sinks to mask; replaces `intervention`.
+        dtype: Floating-point type, as in `load`, if `model` is a name.
+        device: Device, as in `load`, if `model` is a name.
+        max_batch_size: Upper limit of `batch_size`.
+        protocol: Evaluation protocol; the default is the checkpoint's.
+        **words: Single decode settings; they replace `settings`.
+
+    Raises:
+        TaskError: If a number is malformed.
+        DecodeError: If the decode settings do not fit the model.
     """
 
     backend = "causal"  # how the base class splits context and continuation: tokenised together, then cut
@@ -114,7 +132,13 @@ class HarnessLM(TemplateLM):  # type: ignore[misc]
         return str(getattr(self.tokenizer, "name_or_path", None) or self.model.name).replace("/", "__")
 
     def apply_chat_template(self, chat_history: list[dict[str, str]], add_generation_prompt: bool = True) -> str:
-        """Messages as the model's own prompt; a last message of the assistant becomes the start of its answer."""
+        """Write chat messages as the model's own prompt.
+
+        Args:
+            chat_history: Messages with `role` and `content`; a last message of the assistant becomes the start of its
+                answer.
+            add_generation_prompt: Whether the prompt ends where the assistant's answer begins.
+        """
         last = chat_history[-1]
         prefill = "" if add_generation_prompt or last["role"] != "assistant" else last["content"]
         # Asked to leave the answer's header out, some templates add it all the same and close the turn before it: so
@@ -125,7 +149,13 @@ class HarnessLM(TemplateLM):  # type: ignore[misc]
         return text
 
     def tok_encode(self, string: str, add_special_tokens: bool | None = None, **_: Any) -> list[int]:
-        """Text to ids; a rendered chat has its begin token already."""
+        """Encode text as token ids.
+
+        Args:
+            string: Text.
+            add_special_tokens: Whether special tokens are added. The default is to add them, except to a rendered chat,
+                which has its BOS token already.
+        """
         if add_special_tokens is None:
             begin = self.tokenizer.bos_token
             started = bool(begin) and string.startswith(str(begin))
@@ -136,7 +166,15 @@ class HarnessLM(TemplateLM):  # type: ignore[misc]
     # ---- generation
 
     def generate_until(self, requests: list[Instance], disable_tqdm: bool = False) -> list[str]:
-        """Answers in the order of the requests, made in padded batches of like length, each cut at its own stops."""
+        """Answer requests in padded batches of similar length, each answer cut at its own stop strings.
+
+        Args:
+            requests: Requests of the harness.
+            disable_tqdm: Whether the progress bar is hidden.
+
+        Returns:
+            Answers in the order of the requests.
+        """
         seen: Counter[int] = Counter()  # the harness asks for repeats by handing the same object in again
         asked = []
         for request in requests:
@@ -159,7 +197,12 @@ class HarnessLM(TemplateLM):  # type: ignore[misc]
         return [self.answers[one] for one in asked]
 
     def read_request(self, request: Instance, nth: int = 0) -> Asked:
-        """What a request of the harness asks of the model; nth: how often it was asked before."""
+        """Return the decode settings, prompt ids and stop strings of a request.
+
+        Args:
+            request: Request of the harness.
+            nth: Number of times that the request was asked before.
+        """
         text, words = _text(request.args[0]), request.args[1]
         task = str(request.task_name or "")
         longest, stops = words.get("max_gen_toks"), words.get("until") or []
@@ -191,7 +234,12 @@ class HarnessLM(TemplateLM):  # type: ignore[misc]
         self.effects.append(active.effect)
 
     def begun(self, task: str, text: str) -> str:
-        """Plain text with a begin token before it, where the protocol wants one."""
+        """Return plain text, after a BOS token if the evaluation protocol wants one.
+
+        Args:
+            task: Name of the task.
+            text: Prompt.
+        """
         setup = setup_for(self.model, task, self.protocol)
         wanted = setup is not None and setup.begin and text not in self._rendered
         return f"{self.tokenizer.bos_token or ''}{text}" if wanted else text
@@ -207,7 +255,15 @@ class HarnessLM(TemplateLM):  # type: ignore[misc]
     # ---- likelihoods
 
     def loglikelihood(self, requests: list[Instance], disable_tqdm: bool = False) -> list[tuple[float, bool]]:
-        """How likely each continuation is, and whether greedy decoding says it; an empty one is refused."""
+        """Compute the log-likelihood of each continuation, and whether greedy decoding would write it.
+
+        Args:
+            requests: Requests of the harness, each a context and a continuation.
+            disable_tqdm: Whether the progress bar is hidden.
+
+        Raises:
+            TaskError: If a continuation is empty.
+        """
         for request in requests:
             context, continuation = map(_text, request.args[:2])
             if not continuation or not (context or self.tok_encode(continuation, add_special_tokens=False)):
@@ -244,7 +300,13 @@ class HarnessLM(TemplateLM):  # type: ignore[misc]
         return [masked_likelihood(self.model, *pair, **words, settle=settle) for pair in pairs]
 
     def loglikelihood_rolling(self, requests: list[Instance], disable_tqdm: bool = False) -> list[float]:
-        """Log-likelihood of whole texts, in windows of the model's context that overlap in what is given only."""
+        """Compute the log-likelihood of whole texts, in windows of the model's context in which every token is scored
+        once.
+
+        Args:
+            requests: Requests of the harness, each a text.
+            disable_tqdm: Whether the progress bar is hidden.
+        """
         spans, windows = [], []
         for request in requests:
             ids = self.tok_encode(_text(request.args[0]), add_special_tokens=False)
@@ -260,7 +322,7 @@ class HarnessLM(TemplateLM):  # type: ignore[misc]
     # ---- what the results say about us
 
     def get_model_info(self) -> dict[str, Any]:
-        """Taken into the harness's results, under `config`."""
+        """Return what the harness stores in its results under `config`."""
         info: dict[str, Any] = {
             "model": self.model.identity(),
             "intervention": [one.to_dict() for one in as_list(self.intervention)],

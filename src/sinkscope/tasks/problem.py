@@ -35,10 +35,15 @@ _TRIED, _FEW = 200, 10  # draws that say whether a kind has so few prompts that 
 
 @dataclass(frozen=True)
 class Problem:
-    """One question, its worked answer, and a checker that says whether some text answers it.
+    """One problem of a task, with its worked answer and a checker.
 
-    `key` is the content that decides the split: template and numbers, without what is only decoration.
-    `data` is what the checker needs beyond the text (the goal of a plan, the hidden tests of a program).
+    Args:
+        kind: Name of the task.
+        prompt: Text of the problem.
+        answer: Worked answer.
+        difficulty: Difficulty (1, 2 or 3).
+        key: Content that decides the split: template and numbers, without decoration.
+        data: Values that the checker needs besides the text, such as the hidden tests of a program.
     """
 
     kind: str
@@ -49,7 +54,11 @@ class Problem:
     data: Mapping[str, Any] = field(default_factory=dict, hash=False)
 
     def check(self, text: str) -> bool:
-        """Whether `text` answers the problem; any text may come, and nonsense is simply wrong."""
+        """Decide whether a text answers the problem.
+
+        Args:
+            text: Answer of a model; malformed answers are wrong.
+        """
         if not isinstance(text, str):
             raise TaskError(f"Expected an answer as text, got {text!r}.")
         return TASKS[self.kind].check(self, before_markers(text))
@@ -57,9 +66,14 @@ class Problem:
 
 @dataclass(frozen=True)
 class Task:
-    """A kind of problem: `draw` makes one from a random source and a difficulty, `check` judges an answer to it.
+    """Task: a supply of problems of one kind.
 
-    `options` names the further words that `draw` takes.
+    Args:
+        name: Name of the task.
+        draw: Function that makes a problem from a random source (`Source`), a difficulty and the options.
+        check: Function that decides whether a text answers a problem. It must accept any string and return False for
+            malformed answers.
+        options: Names of the options that `draw` takes.
     """
 
     name: str
@@ -72,7 +86,15 @@ TASKS: Registry[Task] = Registry("task", TaskError)
 
 
 def register(task: Task, *, replace: bool = False) -> Task:
-    """Add a kind of problem, so that `problems(task.name, …)` knows it; from outside the package too."""
+    """Register a task, so that studies and `problems` know its name.
+
+    Args:
+        task: Task to register.
+        replace: Whether a task of the same name may be replaced.
+
+    Returns:
+        The same task.
+    """
     return TASKS.add(task.name, task, replace=replace)
 
 
@@ -92,7 +114,12 @@ def final(text: str) -> str | None:
 
 
 def same_final(problem: Problem, text: str) -> bool:
-    """Whether the line behind the marker is exactly the expected one, `data["final"]`."""
+    """Check whether the text after the first `####`, up to the end of its line, equals `problem.data["final"]`.
+
+    Args:
+        problem: Problem with `final` in its data.
+        text: Answer of a model.
+    """
     return final(text) == str(problem.data["final"])
 
 
@@ -100,7 +127,12 @@ def same_final(problem: Problem, text: str) -> bool:
 
 
 def split_of(kind: str, key: str) -> str:
-    """The split that a problem's content belongs to, always the same one on every machine."""
+    """Return the split ("train", "validation" or "test") of a problem's content, the same on every machine.
+
+    Args:
+        kind: Name of the task.
+        key: Content of the problem (`Problem.key`).
+    """
     digest = hashlib.blake2b(f"{kind}\n{key}".encode(), digest_size=8).digest()
     bucket = int.from_bytes(digest, "big") % 100
     return "test" if bucket < _TEST else "validation" if bucket < _VALIDATION else "train"
@@ -114,11 +146,21 @@ def problems(
     difficulty: int | None = None,
     **options: Any,
 ) -> Iterator[Problem]:
-    """`n` problems of one kind (None: without end), the same ones for the same words.
+    """Generate problems of one task; equal arguments give equal problems.
 
-    `difficulty` is 1, 2 or 3; None mixes all three evenly. Outside of training no prompt comes twice, as long as the
-    kind has fresh ones. A kind of fewer than ten prompts has them all in every split.
-    Further options go to the kind, such as `length` of recall.
+    No prompt comes twice in "validation" and "test" until the task has no fresh ones. A task with fewer than ten
+    prompts has all of them in every split.
+
+    Args:
+        kind: Name of the task.
+        n: Number of problems; None for an endless supply.
+        split: Split of the problems: "train", "validation" or "test".
+        seed: Seed of the problems.
+        difficulty: Difficulty (1, 2 or 3); None mixes the three evenly.
+        **options: Options of the task, such as `length` of recall.
+
+    Raises:
+        TaskError: If the task or an option is unknown, or a value is malformed.
     """
     task = TASKS[kind]
     validate(FromZero | None, n, "the number of problems n", TaskError)

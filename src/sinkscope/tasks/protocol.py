@@ -78,17 +78,33 @@ class Setup:
 
 @dataclass(frozen=True, config=STRICT)
 class Protocol:
-    """A named way to evaluate; `assumptions` are what its source leaves open and this file fills in."""
+    """Evaluation protocol: how models are prompted and judged on benchmarks.
+
+    Args:
+        name: Name of the protocol.
+        about: Description in a sentence.
+        source: Publication or code that the protocol follows.
+        setups: Settings per benchmark and family.
+        assumptions: Choices that the source leaves open, as this protocol makes them.
+        default: Whether its checkpoints use it when no protocol is named.
+    """
 
     name: str
     about: str
     source: str
     setups: tuple[Setup, ...]
     assumptions: tuple[str, ...] = ()
-    default: bool = False  # whether its checkpoints take it where no protocol is named
+    default: bool = False
 
     def setup(self, benchmark: str, name: str, family: str) -> Setup | None:
-        """That of exactly the model of this name, else the first for its family."""
+        """Return the setup for a model: that of exactly this checkpoint, or else the first for its family; None if
+        there is none.
+
+        Args:
+            benchmark: Name of the benchmark.
+            name: Name of the model.
+            family: Name of the model's family.
+        """
         own = [one for one in self.setups if one.benchmark == benchmark]
         exact = [one for one in own if one.of(name)]
         return next(iter(exact or [one for one in own if one.family in (None, family)]), None)
@@ -98,7 +114,11 @@ PROTOCOLS: Registry[Path] = Registry("protocol", TaskError)  # its YAML file, by
 
 
 def register(path: Path | str) -> None:
-    """Make a protocol's YAML file known by its name; its checkpoints take it if it says `default: true`."""
+    """Register the YAML file of an evaluation protocol under the file's name.
+
+    Args:
+        path: YAML file. With `default: true` its checkpoints use the protocol when none is named.
+    """
     PROTOCOLS.add(Path(path).stem, Path(path))
 
 

@@ -43,12 +43,25 @@ def trace(
     progress: bool | None = None,
     **words: Any,
 ) -> Trace | list[Trace]:
-    """Generate from `prompt` and record it; one prompt gives a Trace, a list or a batch of ids gives a list.
+    """Generate from a prompt and record the attention that every key receives.
 
-    prompt: text, chat messages or token ids; ids [batch, position] may have an attention_mask.
-    `words` are single decode settings (steps=32, length=32, block=8, …) on top of `settings` or the model's defaults.
-    keep: what to record and within which memory. interventions: act while the trace is taken.
-    progress: a bar of steps on a terminal, by itself in interactive sessions; True also in scripts.
+    Args:
+        model: Model, or a name that `load` accepts.
+        prompt: Text, chat messages, token ids, or a list of these.
+        settings: Decode settings; the default is the model's `defaults`.
+        attention_mask: Attention mask [batch, position], 0 at padding, if `prompt` is a batch of token ids [batch,
+            position].
+        interventions: Intervention, or several, active while the trace is recorded.
+        keep: What is recorded, and within which memory.
+        on_step: Function that is called with each denoising step (`Step`).
+        progress: Whether a progress bar is shown; the default is to show it in interactive sessions.
+        **words: Single decode settings that replace those of `settings` (`length=32`, `steps=32`, `block=8`).
+
+    Returns:
+        Trace; a list of traces if `prompt` is a list or a batch of token ids.
+
+    Raises:
+        BudgetError: If the trace does not fit the budget of `keep`.
     """
     loaded = load(model) if isinstance(model, str | Path) else model
     interventions = [interventions] if isinstance(interventions, Intervention) else interventions

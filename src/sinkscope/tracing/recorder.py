@@ -50,28 +50,38 @@ def _half_or_single(dtype: torch.dtype) -> torch.dtype:
 
 @settings(TraceError)
 class Keep:
-    """What a recorder keeps.
+    """Settings of a trace: what is recorded, and within which memory.
 
-    form: "full" has every column sum, "summary" layer means and the top keys of each head; "auto" is full within the budget.
-    dtype: of sums and maps. A full trace takes 4 bytes per step, layer, head, group of queries (three) and key; float16
-    takes half, rounds sums to three digits, and a key near a rule's limit may change sides. budget: bytes, of all prompts
-    together. maps: (layer, head) pairs, or "all", 4 bytes per step and pair of positions each; what that takes is logged
-    before anything runs, and refused above the budget.
+    Args:
+        form: "full" for the received attention of every key, "summary" for the mean of each layer and the most-attended
+            keys of each head; "auto" is full if it fits the budget. A full trace needs 4 bytes per step, layer, head,
+            group of queries (three) and key.
+        dtype: Floating-point type of received attention and maps. float16 needs half the memory and keeps three digits,
+            so keys close to a rule's threshold may change sides.
+        budget: Largest size of the recorded tensors in bytes, all prompts together.
+        value_norms: Whether norms of values are recorded.
+        hidden_norms: Whether norms of hidden states are recorded.
+        maps: Pairs of layer and head, or "all", whose whole attention map is recorded at every step, with 4 bytes per
+            pair of positions.
+        lens: Whether the likeliest tokens of each layer (logit lens) are recorded.
+        channels: Number of largest channels recorded after each layer, with their values.
     """
 
     form: Form = "auto"
-    dtype: Annotated[torch.dtype, AfterValidator(_half_or_single)] = (
-        torch.float32
-    )  # float16: half the size, and rules may flip
-    budget: Whole = 2 << 30  # bytes
+    dtype: Annotated[torch.dtype, AfterValidator(_half_or_single)] = torch.float32
+    budget: Whole = 2 << 30
     value_norms: Truth = False
     hidden_norms: Truth = False
-    maps: Heads | Literal["all"] = ()  # (layer, head) whose whole attention map is kept at every step
-    lens: Truth = False  # the tokens that each layer would write at each position, were it the last
-    channels: FromZero = 0  # so many of the largest channels behind each layer, with their values
+    maps: Heads | Literal["all"] = ()
+    lens: Truth = False
+    channels: FromZero = 0
 
     def of_model(self, model: Model) -> Keep:
-        """The same with the heads of all layers by number, where all maps are asked for."""
+        """Return a copy in which "all" maps are pairs of layer and head.
+
+        Args:
+            model: Model to be traced.
+        """
         if self.maps != "all":
             return self
         layers, heads = int(model.config.num_hidden_layers), int(model.config.num_attention_heads)
@@ -79,7 +89,7 @@ class Keep:
 
     @property
     def heads(self) -> tuple[tuple[int, int], ...]:
-        """Those whose map is kept, by number."""
+        """Pairs of layer and head whose map is recorded."""
         return () if self.maps == "all" else self.maps
 
 

@@ -50,11 +50,18 @@ def lens(
     positions: Sequence[int] | None = None,
     attention_mask: Tensor | None = None,
 ) -> Tensor:
-    """ids [batch, position] → logits [layer, batch, position, vocab]; the last layer's are the model's own.
+    """Compute the logits that each layer's hidden states give at the output head (logit lens).
 
-    ids: or a prompt as text or chat messages, or a list of prompts, which are padded at the left.
-    layers, positions: only these, in the order given; negative ones count from the end. As in `model.logits`, row i of a
-    shifted family predicts token i + 1.
+    Args:
+        model: Model from `load` or `wrap`.
+        ids: Token ids [batch, position], or a prompt, or a list of prompts, which are padded at the left.
+        layers: Layer indices in the order of the result; negative ones count from the end, None for all.
+        positions: Positions in the order of the result; negative ones count from the end, None for all.
+        attention_mask: Attention mask [batch, position], 0 at padding; None if nothing is padded.
+
+    Returns:
+        Logits [layer, batch, position, vocab]. The last layer's are the model's own. As in `Model.logits`, those of a
+            shifted family at position i predict token i + 1.
     """
     chosen = resolve_indices("layers", layers, layer_count(model), ReadingError)
     states = hidden_states(model, ids, attention_mask, chosen)
@@ -171,14 +178,28 @@ def activations(
     dtype: torch.dtype = torch.float16,
     **words: Any,
 ) -> Activations:
-    """Generate from every prompt and write the activations at a place of these layers to `out`, shard by shard.
+    """Generate from every prompt and write activations to a folder, shard by shard.
 
-    prompts: text, chat messages or token ids each.
-    Beside each vector are the prompt's number, the step, the position, its state (0 masked, 1 committed, 2 prompt) and the
-    token on the canvas. steps: (from, to), half-open; floats are shares of the generation. at: all, masked, committed or
-    prompt positions. batch: prompts decoded together; they are taken from `prompts` as they are needed. shard: bytes of
-    vectors that are held before they are written. settings, words (length=32, …): how to decode. Called again with the same
-    arguments, it is resumed.
+    Each vector is stored with the prompt's number, the step, the position, its group (0 masked, 1 committed, 2 prompt)
+    and its token. Called again with the same arguments, the function continues where it was stopped.
+
+    Args:
+        model: Model from `load` or `wrap`.
+        prompts: Prompt, or an iterable of prompts: text, chat messages or token ids.
+        layers: Layer indices; None for all.
+        where: Place in each layer, as in `hook`.
+        steps: Steps that are recorded, as (from, to) without the end: whole numbers are forwards, floats are fractions
+            of the generation; None for all.
+        out: Folder of the shards.
+        settings: Decode settings; the default is the model's `defaults`.
+        at: Positions that are recorded: "all", "masked", "committed" or "prompt".
+        batch: Number of prompts that are decoded together.
+        shard: Size in bytes of the vectors that are held before they are written.
+        dtype: Floating-point type of the stored vectors.
+        **words: Single decode settings that replace those of `settings`.
+
+    Returns:
+        Folder of shards, to iterate over.
     """
     numbers = range(int(model.config.num_hidden_layers)) if layers is None else sorted(layers)
     places = [f"layers.{number}.{where}" for number in numbers]

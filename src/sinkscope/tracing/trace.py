@@ -54,46 +54,78 @@ single_threaded = _one_thread()  # a decorator
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class Trace:
-    """One generation; an autoregressive one has the same shape: one step per token, 0 at keys that are not there yet.
+    """Recorded generation of one prompt.
 
-    A tensor's annotation has its dimensions, and its dtype if it is whole numbers.
+    An autoregressive generation has the same form as a diffusion one: one step per token, with 0 at keys that do not
+    exist yet. The type of a tensor names its dimensions.
+
+    Args:
+        received: Column sums of attention; None in summary form.
+        layer_mean: Mean received attention of each layer; summary form only.
+        top_keys: Most-attended keys of each head; summary form only.
+        top_scores: Attention received by `top_keys`; summary form only.
+        built_in: Attention received by the learned key in front of all positions; None if the model has none.
+        queries: Number of queries of each group.
+        seen: Number of queries of each group that may attend to each key; None if all may attend to every key.
+        canvas: Token ids before each forward, and at the end.
+        confidence: Confidence in the candidates, NaN where there was none.
+        committed_at: Step at which each position was last committed or edited, -1 for the prompt.
+        edits: Number of times that each token was replaced; None if none was.
+        blocks: First column of the active block, and the column after its last.
+        value_norms: Norms of values, if recorded.
+        hidden_norms: Norms of the hidden states that enter each layer, if recorded.
+        maps: Attention maps of the heads in `map_heads`, if recorded.
+        map_heads: Pairs of layer and head of `maps`.
+        mean_scores: Scores before the softmax of the heads in `map_heads`, averaged over steps; NaN for pairs that
+            never occurred.
+        reasons: Score, norm, score without positions and value norm of each key, for the heads in `map_heads`.
+        lens_tokens: Likeliest tokens of each layer at each position (logit lens), if recorded; 0 where the step
+            computed none.
+        lens_probability: Probabilities of `lens_tokens`.
+        channels: Largest channels after each layer, if recorded.
+        channel_values: Values of `channels`; 0 where the step computed none.
+        prompt_length: Number of tokens of the prompt.
+        answer_end: Position after the answer's first end-of-text, or after its last content token; None for the end of
+            the canvas.
+        settings: Decode settings.
+        model: Identity of the model (`Model.identity`).
+        backend: Name of the attention implementation.
+        vocabulary: Text and token category of each token id that occurs.
+        mask_id: Token id of the mask token; None for an autoregressive model.
+        causal: Whether the model is autoregressive.
+        prompt: Text of the prompt.
+        text: Text of the answer.
+        interventions: Interventions that were active, as plain data.
     """
 
-    received: Annotated[Tensor | None, "step layer head group key"]  # plain column sums; None in summary form
-    layer_mean: Annotated[Tensor | None, "step layer group key"] = None  # summary form
+    received: Annotated[Tensor | None, "step layer head group key"]
+    layer_mean: Annotated[Tensor | None, "step layer group key"] = None
     top_keys: Annotated[Tensor | None, "step layer head group top", torch.int32] = None
     top_scores: Annotated[Tensor | None, "step layer head group top"] = None
-    # What a key that the model learned for each head received, which stands on no position; None: the model has none.
     built_in: Annotated[Tensor | None, "step layer head group"] = None
-    queries: Annotated[Tensor, "step group", torch.int32]  # how many queries each group had
-    # How many queries of each group might look at each key; None: all of them, at every key.
+    queries: Annotated[Tensor, "step group", torch.int32]
     seen: Annotated[Tensor | None, "step group key", torch.int32] = None
-    canvas: Annotated[Tensor, "step+1 key", torch.int64]  # tokens before each forward, and the last
-    confidence: Annotated[Tensor, "step key"]  # fp32, NaN where no candidate was looked at
-    committed_at: Annotated[Tensor, "key", torch.int32]  # step of the last commit or edit, −1 for the prompt
-    edits: Annotated[Tensor | None, "key", torch.int32] = None  # how often a token was replaced; None: never
-    blocks: Annotated[Tensor, "step 2", torch.int32]  # first column of the active block, and the one after its last
-    # On request: norms of values, and of the hidden state that enters each layer; attention of the heads in map_heads, with
-    # each key's score, norm, score without positions and value norm.
+    canvas: Annotated[Tensor, "step+1 key", torch.int64]
+    confidence: Annotated[Tensor, "step key"]
+    committed_at: Annotated[Tensor, "key", torch.int32]
+    edits: Annotated[Tensor | None, "key", torch.int32] = None
+    blocks: Annotated[Tensor, "step 2", torch.int32]
     value_norms: Annotated[Tensor | None, "step layer kv_head key"] = None
     hidden_norms: Annotated[Tensor | None, "step layer key"] = None
     maps: Annotated[Tensor | None, "map step key key"] = None
     map_heads: tuple[tuple[int, int], ...] = ()
-    mean_scores: Annotated[Tensor | None, "map key key"] = None  # before the softmax, over steps; NaN where never seen
+    mean_scores: Annotated[Tensor | None, "map key key"] = None
     reasons: Annotated[Tensor | None, "map step 4 key"] = None
-    # On request: what a layer would write there, and how sure it is; 0 where the step computed no row for the position.
     lens_tokens: Annotated[Tensor | None, "step layer choice key", torch.int32] = None
     lens_probability: Annotated[Tensor | None, "step layer choice key"] = None
-    # On request: the largest channels behind each layer, and their values; 0 where the step computed none.
     channels: Annotated[Tensor | None, "step layer channel", torch.int32] = None
     channel_values: Annotated[Tensor | None, "step layer channel key"] = None
     prompt_length: int
-    # The position behind the answer's first end-of-text, or behind its last content token; None: the end of the canvas.
     answer_end: int | None = None
     settings: Decode
-    model: dict[str, Any]  # Model.identity()
+    model: dict[str, Any]
     backend: str
-    vocabulary: dict[int, tuple[str, str]]  # id → text shown, kind
+    vocabulary: dict[int, tuple[str, str]]
     mask_id: int | None
     causal: bool
     prompt: str
@@ -120,22 +152,27 @@ class Trace:
 
     @property
     def form(self) -> str:
+        """Form of the trace, "full" or "summary"."""
         return "summary" if self.received is None else "full"
 
     @property
     def steps(self) -> int:
+        """Number of steps."""
         return self.queries.shape[0]
 
     @property
     def layers(self) -> int:
+        """Number of layers."""
         return self._scored.shape[1]
 
     @property
     def heads_count(self) -> int:
+        """Number of heads per layer."""
         return self._scored.shape[2]
 
     @property
     def positions(self) -> int:
+        """Number of positions of the canvas."""
         return self.canvas.shape[1]
 
     @property
@@ -148,25 +185,40 @@ class Trace:
     # ---- who sees whom
 
     def query_count(self, group: str = "all") -> Tensor:
-        """How many queries of a group each step had, `[step]`."""
+        """Return the number of queries of a group at each step, [step].
+
+        Args:
+            group: Group of queries: "all", "masked", "committed" or "prompt".
+        """
         return self.queries.sum(-1) if group == "all" else self.queries[:, QUERY_GROUPS.index(group)]
 
     def seen_by(self, group: str = "all") -> Tensor:
-        """How many queries of a group might look at each key, `[step, key]`."""
+        """Return the number of queries of a group that may attend to each key, [step, key].
+
+        Args:
+            group: Group of queries.
+        """
         if self.seen is None:
             return self.query_count(group)[:, None].expand(-1, self.positions)
         return self.seen.sum(1) if group == "all" else self.seen[:, QUERY_GROUPS.index(group)]
 
     def alive(self) -> Tensor:
-        """Which keys exist at each step, `[step, key]` bool: those that some query might look at."""
+        """Return which keys exist at each step, bool [step, key]: those that some query may attend to."""
         if self.seen is None:
             return torch.ones(self.steps, self.positions, dtype=torch.bool)
         return self.seen.any(1)
 
     def rule_columns(self, group: str = "all") -> tuple[Tensor, Tensor | None, Tensor | None]:
-        """What rules take beside column sums: queries [step]; keys that exist, and queries that see each, [step, key] both.
+        """Return what sink rules need besides column sums.
 
-        Rules are faster where they are told (by None) that every key exists and every query sees it.
+        Rules are faster if they get None, which means that every key exists and every query may attend to it.
+
+        Args:
+            group: Group of queries.
+
+        Returns:
+            Number of queries [step], keys that exist [step, key] or None, and number of queries that may attend to each
+                key [step, key] or None.
         """
         if self.seen is None:
             return self.query_count(group), None, None
@@ -175,10 +227,11 @@ class Trace:
     # ---- parts
 
     def part_steps(self, part: Part = "all") -> slice:
-        """The steps of a part of the generation.
+        """Return the steps of a part of the generation.
 
-        "answer": all up to the last step before which some position of the answer, its end-of-text included, is still to be
-        written. "rest": all later ones, in which what stands behind the answer's end is filled.
+        Args:
+            part: "answer" for all steps up to the one that completes the answer, its end-of-text included; "rest" for
+                later steps, which fill positions after the answer; "all".
         """
         if part not in get_args(Part):
             raise TraceError(f"Expected a part of the generation among {', '.join(get_args(Part))}, got {part!r}.")
@@ -193,14 +246,24 @@ class Trace:
         return slice(0, last) if part == "answer" else slice(last, self.steps)
 
     def part(self, part: Part) -> Trace:
-        """The trace over the steps of a part (see `part_steps`), which are numbered from 0."""
+        """Return the trace of a part of the generation, with steps numbered from 0.
+
+        Args:
+            part: Part, as in `part_steps`.
+        """
         steps = self.part_steps(part)
         if steps.start == steps.stop:
             raise TraceError(f"Expected steps in part {part!r}, and this trace has none there; look at part='all'.")
         return self if part == "all" else self.select(steps=steps)
 
     def select(self, steps: slice | None = None, layers: Indices | None = None, heads: Indices | None = None) -> Trace:
-        """A part of the trace; steps as a slice without stride, layers and heads in any choice (renumbered)."""
+        """Return a part of the trace, with steps, layers and heads numbered from 0.
+
+        Args:
+            steps: Slice of steps, without stride; None for all.
+            layers: Layer indices; None for all.
+            heads: Head indices; None for all.
+        """
         steps = slice(None) if steps is None else steps
         try:
             first, last, stride = steps.indices(self.steps)
@@ -224,11 +287,14 @@ class Trace:
         )  # fmt: skip
 
     def cumulative(self, least: int = 4) -> Trace:
-        """An autoregressive trace seen as a whole map grows: at each step the columns of all rows so far.
+        """Return an autoregressive trace in which each step has the mean over all queries so far.
 
-        One step of an ARM is one row, one step of a diffusion model is a whole map. Rows alone would call any key that one row
-        looks at a flash. Early keys are seen by more rows, so each column is the mean over the rows that see its key. Keys that
-        fewer than `least` rows have seen are not judged yet: they do not exist here.
+        One step of an autoregressive model is one query, one step of a diffusion model a whole map; with single
+        queries, any key attended to once would count as a sink. Each key's column is the mean over the queries that may
+        attend to it.
+
+        Args:
+            least: Number of queries below which a key is treated as missing.
         """
         if not self.causal:
             raise TraceError(
@@ -246,10 +312,14 @@ class Trace:
     # ---- columns of attention
 
     def scores(self, group: str = "all", unit: str = "sum") -> Tensor:
-        """What each key received from a group of queries, [step, layer, head, key] fp32.
+        """Return the attention that each key receives from a group of queries, float32 [step, layer, head, key].
 
-        unit: "sum" column sums; "mean" divided by the number of queries; "percent" 100 × that. In summary form the top
-        keys are exact and what is left of the attention is spread evenly over the others.
+        In summary form the most-attended keys are exact, and the remaining attention is spread evenly over the others.
+
+        Args:
+            group: Group of queries: "all", "masked", "committed" or "prompt".
+            unit: "sum" for column sums, "mean" for column sums divided by the number of queries, "percent" for 100
+                times the mean.
         """
         if group not in GROUPS:
             raise TraceError(f"Expected a group of queries among {', '.join(GROUPS)}, got {group!r}.")
@@ -261,7 +331,12 @@ class Trace:
         return sums / self.query_count(group).clamp(min=1)[:, None, None, None] * (100 if unit == "percent" else 1)
 
     def sums(self, group: str, layers: slice = ALL) -> Tensor:
-        """Column sums of these layers, [step, layer, head, key] fp32."""
+        """Return the column sums of some layers, float32 [step, layer, head, key].
+
+        Args:
+            group: Group of queries.
+            layers: Slice of layers.
+        """
         first, *others = range(len(QUERY_GROUPS)) if group == "all" else [QUERY_GROUPS.index(group)]
         # Added one by one: twice as fast as `.float().sum(axis)`.
         sums = self._group(first, layers).to(torch.float32, copy=True)
@@ -282,7 +357,14 @@ class Trace:
         return (rest.unsqueeze(-1) * alive[:, None, None]).scatter(-1, keys, top)
 
     def columns_by_layer(self, *groups: str) -> Iterator[tuple[slice, list[Tensor]]]:
-        """Column sums `[step, layer, head, key]` fp32 of the groups asked for, a few layers at a time."""
+        """Iterate over column sums of several groups, a few layers at a time.
+
+        Args:
+            *groups: Groups of queries.
+
+        Yields:
+            Slice of layers, and the column sums of each group, float32 [step, layer, head, key].
+        """
         if self.steps == 0 or self.positions == 0:
             raise TraceError(
                 f"Expected a trace with at least one step, got {self.steps} steps over {self.positions} positions: generate "
@@ -302,7 +384,16 @@ class Trace:
             yield layers, columns
 
     def marks_by_layer(self, rule: Rule, *others: str) -> Iterator[tuple[slice, Tensor, Tensor, list[Tensor]]]:
-        """Layers, scores in the rule's unit and sinks, and column sums of its group and others, [step, layer, head, key] each."""
+        """Iterate over scores and sinks, a few layers at a time.
+
+        Args:
+            rule: Sink rule.
+            *others: Further groups of queries.
+
+        Yields:
+            Slice of layers, scores in the rule's unit, sinks, and column sums of the rule's group and of the others,
+                each [step, layer, head, key].
+        """
         columns = self.rule_columns(rule.group)
         for layers, sums in self.columns_by_layer(rule.group, *others):
             yield layers, rule.scores(sums[0], *columns), rule.marks(sums[0], *columns), sums
@@ -311,23 +402,32 @@ class Trace:
 
     @property
     def default_rule(self) -> Rule:
-        """The paper's epsilon = 3: column sums, or multiples of the uniform share where a step has one row or block only."""
+        """Sink rule of the paper with epsilon 3, in column sums, or in multiples of uniform attention if a step has
+        only one query or block.
+        """
         one_block = self.seen is not None and bool((self.query_count() < self.alive().sum(-1)).any())
         return Threshold(3.0, unit="uniform" if self.causal or one_block else "sum")
 
     def to_frame(self, group: str = "all", unit: str = "sum") -> pl.DataFrame:
-        """What each key received, a row per step, layer, head and key that exists: position, id, token, kind, received.
+        """Return received attention as a table with a row per step, layer, head and existing key.
 
-        group, unit: as of `scores`. Rows are steps × layers × heads × positions; `select` first where that is too many.
+        The number of rows is steps times layers times heads times positions; use `select` first for large traces.
+
+        Args:
+            group: Group of queries, as in `scores`.
+            unit: Unit, as in `scores`.
         """
         from sinkscope.tracing.sinks import received
 
         return received(self, group, unit)
 
     def sinks(self, rule: Rule | None = None, *, epsilon: float | None = None, part: Part = "all") -> pl.DataFrame:
-        """Every sink: step, layer, head, position, token, kind, score, unit.
+        """Return a table of all sinks, with step, layer, head, position, token, token category, score and unit.
 
-        epsilon: of the default rule, in its unit. part: see `part_steps`.
+        Args:
+            rule: Sink rule; None for `default_rule`.
+            epsilon: Threshold of the default rule, in its unit.
+            part: Part of the generation, as in `part_steps`.
         """
         from sinkscope.tracing.sinks import find
 
@@ -339,9 +439,10 @@ class Trace:
         return table.with_columns(pl.col("step") + self.part_steps(part).start)
 
     def built_in_key(self) -> pl.DataFrame:
-        """The model's own key by step, layer and head: what it received, and its share of all attention.
+        """Return a table of the learned key by step, layer and head, with the attention that it received and its
+        fraction of all attention.
 
-        It is counted apart from tokens: no other table has it.
+        No other table includes this key.
         """
         from sinkscope.tracing.sinks import built_in
 
@@ -350,10 +451,12 @@ class Trace:
     def heads(
         self, rule: Rule | Sequence[Rule] | None = None, classes: Classes | None = None, *, part: Part = "all"
     ) -> pl.DataFrame:
-        """One row per head: how its sinks behave over the steps, and what class that makes it.
+        """Return a table with a row per head: how its sinks behave over the steps, and its class.
 
-        rule: several, such as `DEFINITIONS`, give each head a row for every one, with the column `definition`. part: see
-        `part_steps`.
+        Args:
+            rule: Sink rule, or several, each with its own rows and the column `definition`; None for `default_rule`.
+            classes: Thresholds of the classes; None for the defaults.
+            part: Part of the generation, as in `part_steps`.
         """
         from sinkscope.tracing.heads import head_dynamics
 
@@ -367,27 +470,44 @@ class Trace:
         return pl.concat(tables)
 
     def tokens(self, rule: Rule | None = None, *, part: Part = "all") -> pl.DataFrame:
-        """Which tokens the sinks are, and how much oftener than such tokens occur. part: see `part_steps`."""
+        """Return a table of the tokens that are sinks, with how much more often they are sinks than their frequency
+        suggests.
+
+        Args:
+            rule: Sink rule; None for `default_rule`.
+            part: Part of the generation, as in `part_steps`.
+        """
         from sinkscope.tracing.sinks import token_shares
 
         return token_shares([self.part(part)], check_rule(rule))
 
     def outliers(self, rule: Rule | None = None) -> pl.DataFrame:
-        """A row per layer and channel: in which share of steps it is among the largest, and its size at sinks and elsewhere.
+        """Return a table with a row per layer and channel: the fraction of steps in which it is among the largest, and
+        its size at sinks and elsewhere.
 
-        Of a trace that kept channels (`Keep(channels=8)`). Sizes are root mean squares over the steps in which it is kept. A
-        position counts as a sink of a layer's output where it is one in any head of the next layer, whose keys are made of it
-        (of the last layer: in its own heads). Of a causal trace the prompt is looked at, and a position that is a sink at any
-        step.
+        The trace must have channels (`Keep(channels=8)`). Sizes are root mean squares over the steps in which the
+        channel is recorded. A position counts as a sink of a layer's output if it is one in any head of the next layer
+        (for the last layer: in its own heads). Of a causal trace only the prompt is used.
+
+        Args:
+            rule: Sink rule; None for `default_rule`.
         """
         from sinkscope.tracing.states import outlier_channels
 
         return outlier_channels(self, check_rule(rule))
 
     def why(self, step: int, layer: int, head: int, key: int, model: Model) -> Why:
-        """Why this key draws attention there: norm or angle, content or place, which layers made it; against matched keys.
+        """Explain why a key receives attention: norm or angle, content or position, and which layers contribute,
+        compared with matched keys.
 
-        model: the one that made the trace; the step is computed once more with it.
+        The step is computed again with the model.
+
+        Args:
+            step: Step.
+            layer: Layer index.
+            head: Head index.
+            key: Position of the key.
+            model: Model that made the trace.
         """
         from sinkscope.tracing.why import why
 
@@ -396,35 +516,52 @@ class Trace:
     # ---- averages of maps
 
     def mean_map(self, layer: int | None = None, head: int | None = None, *, of: MapOf = "pattern") -> Tensor:
-        """The mean map over steps, [layer, head, query, key]; without the axes of the layer and head that are named.
+        """Return attention maps averaged over steps, [layer, head, query, key].
 
-        Of a trace that kept maps (`Keep(maps="all")`). of: "pattern" after the softmax, "scores" before it, where NaN stands
-        at keys that a query never saw. A step counts for the queries that it computed.
+        The trace must have maps (`Keep(maps="all")`). A step counts for the queries that it computed.
+
+        Args:
+            layer: Layer index, which removes this dimension; None for all.
+            head: Head index, which removes this dimension; None for all.
+            of: "pattern" for probabilities, "scores" for scores before the softmax, NaN for pairs that never occurred.
         """
         from sinkscope.tracing.maps import mean_map
 
         return mean_map(self, layer, head, of)
 
     def by_distance(self, layer: int | None = None, head: int | None = None) -> pl.DataFrame:
-        """Attention against distance: a row per layer, head and distance key − query, with the mean weight of such pairs.
+        """Return a table of mean attention by layer, head and distance (key minus query).
 
-        Of a trace that kept maps (`Keep(maps="all")`). share: of all that the head gave; pairs: how many pairs there were.
+        The trace must have maps (`Keep(maps="all")`). The column `share` is the fraction of the head's attention,
+        `pairs` the number of pairs.
+
+        Args:
+            layer: Layer index; None for all.
+            head: Head index; None for all.
         """
         from sinkscope.tracing.maps import by_distance
 
         return by_distance(self, layer, head)
 
     def to_cache(self, step: int) -> dict[str, Tensor]:
-        """The maps of one step under TransformerLens's names: "blocks.3.attn.hook_pattern" → [1, head, query, key] fp32.
+        """Return the maps of one step under TransformerLens's names, such as "blocks.3.attn.hook_pattern", each float32
+        [1, head, query, key].
 
-        Of the layers of which every head's map was kept (`Keep(maps="all")`).
+        Only layers of which every head's map was recorded are included (`Keep(maps="all")`).
+
+        Args:
+            step: Step.
         """
         from sinkscope.tracing.maps import to_cache
 
         return to_cache(self, step)
 
     def str_tokens(self, step: int) -> list[str]:
-        """The tokens on the canvas before a step, as texts: what viewers of maps write beside them."""
+        """Return the texts of the tokens on the canvas before a step.
+
+        Args:
+            step: Step.
+        """
         from sinkscope.tracing.maps import check_step
 
         tokens = self.canvas[check_step(self, step)].tolist()
@@ -433,20 +570,28 @@ class Trace:
     # ---- out and in
 
     def show(self) -> Any:
-        """The explorer of this trace: in a notebook as a frame, elsewhere as a page in a temporary file."""
+        """Show the explorer of this trace: as a frame in a notebook, elsewhere as a page in a temporary file."""
         from sinkscope.report.writing import show
 
         return show(self)
 
     def save(self, path: str | Path) -> Path:
-        """Write the trace as one safetensors file (to a temporary name, then renamed)."""
+        """Write the trace as one safetensors file.
+
+        Args:
+            path: Path of the file.
+        """
         from sinkscope.tracing.files import save
 
         return save(self, _path(path))
 
     @staticmethod
     def load(path: str | Path) -> Trace:
-        """Read a trace; tensors are mapped from the file, so that only what is used is read."""
+        """Read a trace; tensors are mapped from the file and read when they are used.
+
+        Args:
+            path: Path of the file.
+        """
         from sinkscope.tracing.files import load
 
         return load(_path(path))

@@ -17,20 +17,28 @@ from sinkscope.validation import Count, FromZero, Positive, Share, Truth, settin
 
 @settings(DecodeError)
 class D2Cache(CachePolicy):
-    """One full forward at the start; then the most certain masks, what was just committed, and what attention flows from.
+    """d2Cache (arXiv 2509.23094): after one forward over the whole canvas, compute the most certain mask tokens, the
+    tokens committed last, and the columns with most attention flow.
 
-    As in the authors' code confidences are those of the first forward. shrinking: the block is only what is still masked of
-    it in the first row that goes on, which their code as published makes of it; it changes how far masks are looked for.
+    Confidences are those of the first forward, as in the authors' code.
+
+    Args:
+        rollout_p: Fraction of the attention flow whose columns are recomputed.
+        current_k: Number of mask tokens that are computed.
+        sigma: Width of the certainty density, in columns.
+        inflate_w: Largest gap, in columns, between computed columns that is computed too.
+        shrinking: True to treat as the block only what is still masked of it in the first unfinished sequence, as the
+            published code does.
     """
 
     name: ClassVar[str] = "d2cache"
     compared: ClassVar[bool] = True
     counts_padding: ClassVar[bool] = True  # attention of padded columns is part of the flow
 
-    rollout_p: Share = 0.1  # share of the attention flow that other columns are computed for
-    current_k: Count = 32  # masks that are computed
-    sigma: Positive = 10.0  # width of the certainty density, in columns
-    inflate_w: FromZero = 0  # gaps up to this distance are computed too
+    rollout_p: Share = 0.1
+    current_k: Count = 32
+    sigma: Positive = 10.0
+    inflate_w: FromZero = 0
     shrinking: Truth = False
 
     def due(self, canvas: Canvas, step: CacheStep) -> bool | Tensor:
@@ -48,7 +56,13 @@ class D2Cache(CachePolicy):
         return wanted if step.forward > 1 else wanted | canvas.masked_positions()
 
     def watch(self, call: Call, canvas: Canvas, step: CacheStep) -> None:
-        """Attention rollout: of columns that are not computed the flow stays as it is."""
+        """Accumulate attention rollout; the flow of columns that are not computed stays as it is.
+
+        Args:
+            call: Attention call.
+            canvas: Canvas of the generation.
+            step: State of the generation.
+        """
         flow = call.scores().float().softmax(-1).mean(1)  # [batch, query, column]
         batch, width = canvas.tokens.shape
         everything = torch.arange(width, device=flow.device).expand(batch, -1)
@@ -79,7 +93,15 @@ class D2Cache(CachePolicy):
             memory[name] = found if first else torch.where(goes_on, found, memory[name])
 
     def choose(self, done: Step, canvas: Canvas, step: CacheStep, score: Tensor, importance: Tensor) -> Tensor:
-        """bool [batch, column]: what the next forward computes."""
+        """Return the columns that the next forward computes, bool [batch, column].
+
+        Args:
+            done: Denoising step that was just finished.
+            canvas: Canvas after the commit.
+            step: State of the generation.
+            score: Confidence times certainty density of each column [batch, column].
+            importance: Attention flow of each column [batch, column].
+        """
         masks, open_here = canvas.masked_positions(), step.memory["open"]
         chosen = torch.zeros_like(masks)
         for row in open_here.any(1).nonzero().flatten().tolist():

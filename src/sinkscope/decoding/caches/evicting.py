@@ -23,44 +23,63 @@ Drift = Annotated[float, Field(strict=True, ge=0, le=2, allow_inf_nan=False)]
 
 @settings(DecodeError)
 class Evicting(CachePolicy):
-    """What policies share that keep a part of the keys: the budget, how long a look serves, and what becomes of sinks.
+    """Base class of cache policies that keep a part of the keys.
 
-    keep = 1 is the dual cache; with refresh = 1 it is decoding without a cache. A batch is refreshed as a whole.
+    A *refresh* is a forward over the whole canvas, at which the kept keys are chosen; between refreshes only the block
+    is computed. `keep=1` is the dual cache, and `keep=1` with `refresh=1` is decoding without a cache. A batch is
+    refreshed as a whole.
+
+    Args:
+        keep: Fraction of the columns outside the window (the block and the columns that predict it) that are kept.
+        per: Heads that keep the same columns: "head" for each head its own, "layer" for all heads of a layer, "model"
+            for all layers.
+        recent: Number of columns nearest to the window that are kept at any score.
+        blocks: Number of blocks decoded per refresh, or "all".
+        refresh: Number of forwards after which the canvas is refreshed, also inside a block; None for never.
+        drift: Change of the most-attended key's value (1 - cosine, 0 to 2) above which the canvas is refreshed; None
+            for never.
+        sinks: Special treatment of attention sinks: "keep" keeps them first, "drop" removes them first, None treats
+            them as other keys.
+        rule: Sink rule, written as in study files; the default is an epsilon of 3 in column sums.
     """
 
     evicts: ClassVar[bool] = True
 
-    keep: Share = 0.25  # share of the columns outside the window
+    keep: Share = 0.25
     _: KW_ONLY
-    per: Per = "head"  # which heads keep the same columns: each its own, all of a layer, or all of the model
-    recent: FromZero = 0  # so many nearest columns are kept whatever the score says
-    blocks: Count | Literal["all"] = 1  # so many blocks share one look at the whole canvas
-    refresh: Count | None = None  # a look also after so many forwards
-    drift: Drift | None = None  # and as soon as the most attended key's value has turned so far (1 − cosine)
-    sinks: Literal["keep", "drop"] | None = None  # sinks are the first to stay, or the first to go
-    rule: Mapping[str, Any] | None = None  # what a sink is, as in study files; None: an epsilon of 3, in column sums
+    per: Per = "head"
+    recent: FromZero = 0
+    blocks: Count | Literal["all"] = 1
+    refresh: Count | None = None
+    drift: Drift | None = None
+    sinks: Literal["keep", "drop"] | None = None
+    rule: Mapping[str, Any] | None = None
 
     def __post_init__(self) -> None:
         self.refuse(rule=self.rule is not None and self.forced is None, blocks=self.blocks != 1 and self.refresh == 1)
 
     def refuse(self, **without_effect: bool) -> None:
-        """Refuse settings that change nothing beside the others."""
+        """Refuse settings that change nothing next to the others.
+
+        Args:
+            **without_effect: Setting names, each with whether it has no effect.
+        """
         for name in (name for name, wrong in without_effect.items() if wrong):
             raise DecodeError(f"{name} has no effect in {self!r:.200}; leave it out.")
 
     @property
     def forced(self) -> Literal["keep", "drop"] | None:  # type: ignore[override]
-        """What becomes of the sinks, whatever the score says."""
+        """Treatment of sinks at any score: "keep", "drop" or None."""
         return self.sinks
 
     @property
     def reads_received(self) -> bool:
-        """Whether the score is of received attention."""
+        """Whether the score is computed from received attention."""
         return False
 
     @property
     def needs_received(self) -> bool:  # type: ignore[override]
-        """Not where all are kept, or none is ever read."""
+        """Whether received attention must be recorded."""
         chooses = self.keep < 1 and self.refresh != 1 and (self.reads_received or self.forced is not None)
         return chooses or self.drift is not None
 
@@ -82,14 +101,22 @@ def nearness(shape: tuple[int, ...], window: tuple[int, int], like: Tensor) -> T
 
 
 def by_kv_head(received: Tensor, heads: int) -> Tensor:
-    """[batch, head, column] → [batch, kv head, column], float64: what all queries that read a key gave it."""
+    """Sum received attention over the queries' heads that share a key head.
+
+    Args:
+        received: Received attention [batch, head, column].
+        heads: Number of key-value heads.
+
+    Returns:
+        Received attention [batch, kv head, column] in float64.
+    """
     grouped: Tensor = received.double().unflatten(1, (heads, -1))
     return grouped.sum(2)
 
 
 @settings(DecodeError)
 class Received(Evicting):
-    """H2O-style: the columns that received most attention at the last look."""
+    """Policy after H2O: keep the columns that received most attention at the last refresh."""
 
     name: ClassVar[str] = "h2o"
 
@@ -105,7 +132,11 @@ class Received(Evicting):
 
 @settings(DecodeError)
 class Streaming(Evicting):
-    """Streaming-style: the first columns of each row, and those nearest to the block."""
+    """Policy after StreamingLLM: keep the first columns of each sequence and those nearest to the block.
+
+    Args:
+        first: Number of first columns that are kept.
+    """
 
     name: ClassVar[str] = "streaming"
 
@@ -120,7 +151,11 @@ class Streaming(Evicting):
 
 @settings(DecodeError)
 class Random(Evicting):
-    """Random columns: the control of the same budget."""
+    """Control of the same budget: keep random columns.
+
+    Args:
+        seed: Seed of the random columns.
+    """
 
     name: ClassVar[str] = "random"
 
@@ -132,11 +167,16 @@ class Random(Evicting):
 
 @settings(DecodeError)
 class SparseCache(Evicting):
-    """Between looks only the block is computed, against its own keys and a kept share of all others.
+    """Sparse key-value cache: between refreshes only the block is computed, against its own keys and a part of the
+    other keys.
 
-    by: "received" keeps the keys that received most attention at the last look. "sinks" keeps what `rule` calls so, the
-    strongest first, then the nearest. "no_sinks" leaves the strongest out first (the control). "recent" keeps the nearest,
-    "random" random ones; seed is theirs.
+    Settings that the table leaves out are those of `Evicting`.
+
+    Args:
+        by: Order in which columns are kept: "received" by attention received at the last refresh; "sinks" sinks first
+            (by `rule`, strongest first), then the nearest columns; "no_sinks" sinks last, as a control; "recent" the
+            nearest columns; "random" random columns.
+        seed: Seed of `by="random"`.
     """
 
     name: ClassVar[str] = "sparse_cache"
@@ -168,14 +208,18 @@ class SparseCache(Evicting):
 
 @settings(DecodeError)
 class Focus(Received):
-    """After Focus-dLLM's description: of the block's masks those are computed that were surest before, and the last commits.
+    """Policy after the description of Focus-dLLM, not compared with its authors' code.
 
-    Keys outside the block stay by what they received, sinks first. Not compared with its authors' code.
+    Between refreshes it computes the most confident mask tokens of the block and the tokens committed last. Keys
+    outside the block are kept by received attention, sinks first.
+
+    Args:
+        queries: Fraction of the block's mask tokens that are computed.
     """
 
     name: ClassVar[str] = "focus"
 
-    queries: Share = 0.5  # of the block's masks
+    queries: Share = 0.5
     sinks: Literal["keep", "drop"] | None = "keep"
 
     def due(self, canvas: Canvas, step: CacheStep) -> bool | Tensor:
@@ -204,9 +248,14 @@ FULL = 2  # forwards over the whole canvas at the begin of a block
 
 @settings(DecodeError)
 class SparseDLLM(Evicting):
-    """Two full forwards begin a block; then it runs alone, against the share of keys that its mean query points at.
+    """Policy of Sparse-dLLM (arXiv 2508.02558): two forwards over the whole canvas begin a block, which is then
+    computed alone.
 
-    A column's score is the largest among its neighbours, `kernel` columns in all, the block left out of the row.
+    The kept keys are those that the block's mean query scores highest. The score of a column is the largest one among
+    its neighbours.
+
+    Args:
+        kernel: Number of neighbouring columns, odd, over which the largest score is taken.
     """
 
     name: ClassVar[str] = "sparse_dllm"

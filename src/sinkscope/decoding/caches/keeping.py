@@ -21,26 +21,43 @@ Kept = Literal["decoded", "un", "un_right", "prefill"]
 
 @settings(DecodeError)
 class DualCache(CachePolicy):
-    """Only the block is computed again; keys before and behind it stay as its first forward made them."""
+    """Dual cache: only the block is recomputed; keys before and after it stay as the block's first forward made them.
+
+    Args:
+        moved: For shifted models, whether the window is moved by one column, as in d2Cache's version, rather than
+            widened.
+    """
 
     name: ClassVar[str] = "dual"
     compared: ClassVar[bool] = True
 
-    moved: Truth = False  # for shifted models the window is moved by one, as d2Cache's version does, and not widened
+    moved: Truth = False
 
     def window(self, canvas: Canvas, step: CacheStep) -> Span:
-        """From the row that predicts the first column, to the end or, where moved, to the row that predicts it."""
+        """Return the window, from the column that predicts the block's first one to its end.
+
+        Args:
+            canvas: Canvas of the generation.
+            step: State of the generation.
+        """
         start, stop = step.span(step.block[0], self.end(canvas, step))
         return start, stop - int(self.moved and step.shift)
 
     def end(self, canvas: Canvas, step: CacheStep) -> int:
-        """The column behind the window."""
+        """Return the column after the window.
+
+        Args:
+            canvas: Canvas of the generation.
+            step: State of the generation.
+        """
         return step.block[1]
 
 
 @settings(DecodeError)
 class PrefixCache(DualCache):
-    """Everything from the block on is computed again; keys before it stay as its first forward made them."""
+    """Prefix cache: everything from the block on is recomputed; keys before it stay as the block's first forward made
+    them.
+    """
 
     name: ClassVar[str] = "prefix"
 
@@ -50,18 +67,22 @@ class PrefixCache(DualCache):
 
 @settings(DecodeError)
 class DKVCache(CachePolicy):
-    """dKV-Cache (arXiv 2505.15781): known tokens are computed once more after their commit, then kept until the next full forward.
+    """dKV-Cache (arXiv 2505.15781): decoded tokens are computed once more after their commit and kept until the next
+    refresh.
 
-    kept: "decoded" (LLaDA) keeps what is known, and begins anew in every block. For shifted models "un" keeps a column as
-    soon as the one behind it is known, "un_right" where both are; "prefill" keeps the prompt alone, and never looks again.
+    Args:
+        refresh: Number of forwards from one refresh (a forward over the whole canvas) to the next.
+        kept: Columns that are kept: "decoded" (LLaDA) keeps decoded columns and starts again in every block; "un" keeps
+            a column when the next one is decoded; "un_right" when both are; "prefill" keeps the prompt alone and never
+            refreshes. The default is "decoded", or "un" for a shifted model.
     """
 
     name: ClassVar[str] = "dkv_cache"
     compared: ClassVar[bool] = True
     draws_computed: ClassVar[bool] = True
 
-    refresh: Count = 8  # forwards from one over the whole canvas to the next
-    kept: Kept | None = None  # None: "decoded", or "un" for a shifted model
+    refresh: Count = 8
+    kept: Kept | None = None
 
     def due(self, canvas: Canvas, step: CacheStep) -> bool | Tensor:
         known, kept = ~canvas.masked_positions(), self.kept or ("un" if step.shift else "decoded")
@@ -89,21 +110,32 @@ def cacheable(known: Tensor, kept: Kept) -> Tensor:
 
 @settings(DecodeError)
 class DLLMCache(CachePolicy):
-    """dLLM-Cache (arXiv 2506.06295): each layer decides for itself which columns it computes.
+    """dLLM-Cache (arXiv 2506.06295): each layer decides which columns it recomputes.
 
-    Keys, attention outputs and MLP outputs of all others stay as they were. Counts run over the whole generation. The
-    first layer is computed whole at every forward.
+    Other columns keep their keys, attention outputs and MLP outputs. The first layer is computed completely at every
+    forward. Forwards are counted over the whole generation.
+
+    Args:
+        prompt_interval: Number of forwards from one refresh of the prompt to the next.
+        answer_interval: Number of forwards from one refresh of the answer to the next.
+        ratio: Fraction of the answer's columns that are recomputed in between, those whose values changed most.
     """
 
     name: ClassVar[str] = "dllm_cache"
     compared: ClassVar[bool] = True
 
-    prompt_interval: Count = 50  # forwards from one refresh of the prompt to the next
-    answer_interval: Count = 7  # and of the answer
-    ratio: Share = 0.25  # of the answer's columns that are computed in between: the least similar values
+    prompt_interval: Count = 50
+    answer_interval: Count = 7
+    ratio: Share = 0.25
 
     def compared_values(self, canvas: Canvas, step: CacheStep) -> Tensor | None:
-        """bool [column]: whose values are computed at once in this layer, before `due` is asked; None: nobody's."""
+        """Return the columns whose values this layer computes before `due` is called, bool [column]; None for no
+        column.
+
+        Args:
+            canvas: Canvas of the generation.
+            step: State of the generation.
+        """
         if step.layer == 0 or (self.ratio == 0 and step.forward % self.answer_interval):
             return None
         return torch.arange(canvas.width, device=canvas.tokens.device) >= canvas.answers[0]

@@ -30,21 +30,40 @@ Per = Literal["head", "layer", "model"]
 
 @dataclass
 class CacheStep:
-    """Where a generation stands when a policy is asked; counts are of forwards before this one."""
+    """State of a generation when a cache policy is called; counts are of earlier forwards.
 
-    shift: bool  # the row before a column predicts it
-    block: Span = (0, 0)  # first column of the block at work, and the one after its last
-    before: Span | None = None  # the block of the forward before; None at the first
-    index: int = 0  # forwards of this block
-    forward: int = 0  # forwards of this generation
-    since: int = 0  # forwards since the last look at the whole canvas, itself included
-    served: int = 0  # blocks that the last look has served
+    A *refresh* is a forward over the whole canvas, which renews the cache.
+
+    Args:
+        shift: Whether the logits at a column predict the next column.
+        block: First column of the present block, and the column after its last.
+        before: Block of the previous forward; None at the first forward.
+        index: Number of forwards of this block.
+        forward: Number of forwards of this generation.
+        since: Number of forwards since the last refresh, itself included.
+        served: Number of blocks decoded since the last refresh.
+        looks: Number of refreshes.
+        layer: Index of the layer.
+        drift: Change of the most-attended key's value since the last refresh (1 - cosine).
+        similarity: Similarity of values now and in the cache, [batch, column] of this layer; only under policies that
+            compare values.
+        real: bool [batch, column], False at padding; None if nothing is padded.
+        memory: Storage of the policy for this generation.
+    """
+
+    shift: bool
+    block: Span = (0, 0)
+    before: Span | None = None
+    index: int = 0
+    forward: int = 0
+    since: int = 0
+    served: int = 0
     looks: int = 0
     layer: int = 0
-    drift: float = 0.0  # how far the values of the most attended keys have turned since the look
-    similarity: Tensor | None = None  # [batch, column] of this layer: values now and in the cache; see `LayerForwards`
-    real: Tensor | None = None  # bool [batch, column]; None: nothing is padded
-    memory: dict[Any, Any] = field(default_factory=dict)  # what the policy remembers of this generation
+    drift: float = 0.0
+    similarity: Tensor | None = None
+    real: Tensor | None = None
+    memory: dict[Any, Any] = field(default_factory=dict)
 
     @property
     def moved(self) -> bool:
@@ -52,13 +71,24 @@ class CacheStep:
         return self.before != self.block
 
     def span(self, start: int, stop: int) -> Span:
-        """The columns whose hidden states predict those from start to stop, and their own."""
+        """Return the columns whose hidden states predict the given columns, together with these.
+
+        Args:
+            start: First column.
+            stop: Column after the last one.
+        """
         return max(start - int(self.shift), 0), stop
 
     def draw(self, seed: int, shape: tuple[int, ...], alike: bool) -> Tensor:
-        """Uniform numbers [batch, kv head, column] of this look and layer, the same for a row alone or in a padded batch.
+        """Sample uniform numbers [batch, kv head, column] for this refresh and layer.
 
-        All rows share a draw, unless the forward has a seed per row. alike: all heads share it too.
+        A sequence has the same numbers alone and in a padded batch. All sequences share them, unless the forward has a
+        seed per sequence.
+
+        Args:
+            seed: Seed of the policy.
+            shape: Shape of the result.
+            alike: True to give all heads the same numbers.
         """
         forward = running()
         seeds = (forward.row_seeds if forward is not None else None) or (0,)
@@ -89,7 +119,11 @@ class KeepsAll:
 
 @settings(DecodeError)
 class CachePolicy(KeepsAll):
-    """Subclass it with a `name` and settings as fields; what it remembers of a generation goes into `step.memory`."""
+    """Base class of cache policies, which decide what each forward computes and which keys it attends to.
+
+    Subclass it with a `name` and with settings as fields. Keep what must be remembered during a generation in
+    `step.memory`. Columns are columns of the canvas; a *refresh* is a forward over the whole canvas.
+    """
 
     name: ClassVar[str] = ""
     compared: ClassVar[bool] = False  # whether it was compared with its authors' code
@@ -105,48 +139,96 @@ class CachePolicy(KeepsAll):
     # ---- what a policy decides
 
     def due(self, canvas: Canvas, step: CacheStep) -> bool | Tensor:
-        """What the next forward computes: True the whole canvas, False the window, or bool [batch, column]."""
+        """Decide what the next forward computes.
+
+        Args:
+            canvas: Canvas of the generation.
+            step: State of the generation.
+
+        Returns:
+            True for the whole canvas, False for the window, or bool [batch, column].
+        """
         return step.moved
 
     def window(self, canvas: Canvas, step: CacheStep) -> Span:
-        """The columns that are computed between looks, and are always kept: those that predict the block."""
+        """Return the columns that are computed between refreshes and always kept: those that predict the block.
+
+        Args:
+            canvas: Canvas of the generation.
+            step: State of the generation.
+        """
         return step.span(*step.block)
 
     def score(self, keys: Tensor, values: Tensor, received: Tensor | None, canvas: Canvas, step: CacheStep) -> Tensor:
-        """What is kept first, [batch, kv head, column]; asked for each layer at a look.
+        """Score the columns; those with the largest scores are kept. Called for each layer at a refresh.
 
-        keys, values: [batch, kv head, column, dim]. received: [batch, head, column], what each column received from all
-        queries at this look, where `needs_received`.
+        Args:
+            keys: Keys [batch, kv head, column, dim].
+            values: Values [batch, kv head, column, dim].
+            received: Attention that each column received from all queries at this refresh, [batch, head, column]; None
+                unless `needs_received`.
+            canvas: Canvas of the generation.
+            step: State of the generation.
+
+        Returns:
+            Scores [batch, kv head, column].
         """
         return keys.new_zeros(keys.shape[:3])
 
     def watch(self, call: Call, canvas: Canvas, step: CacheStep) -> None:
-        """Called with every attention call of a forward; a policy that overrides it sees queries and scores."""
+        """Observe every attention call of a forward; override it to read queries and scores.
+
+        Args:
+            call: Attention call.
+            canvas: Canvas of the generation.
+            step: State of the generation.
+        """
 
     def note(self, done: Step, canvas: Canvas, step: CacheStep) -> None:
-        """Called after every commit, with the canvas as it is now."""
+        """Observe the canvas after every commit.
+
+        Args:
+            done: Denoising step that was just finished.
+            canvas: Canvas after the commit.
+            step: State of the generation.
+        """
 
     def candidates(self, wanted: Tensor, canvas: Canvas, step: CacheStep) -> Tensor:
-        """Where this step needs candidates and confidences, bool [batch, column]."""
+        """Return where this step needs candidates and confidences, bool [batch, column].
+
+        Args:
+            wanted: Columns that the commit rule asked for, bool [batch, column].
+            canvas: Canvas of the generation.
+            step: State of the generation.
+        """
         return wanted
 
     # ---- what follows
 
     def budget(self, outside: Tensor) -> Tensor:
-        """How many columns are kept of so many outside the window; int [batch] both."""
+        """Return the number of columns that are kept outside the window, int [batch].
+
+        Args:
+            outside: Number of columns outside the window, int [batch].
+        """
         return (outside * self.keep).ceil().long()
 
     @property
     def lives_on(self) -> bool:
-        """Whether a look serves several blocks, so that a later one chooses among all columns again."""
+        """Whether a refresh serves several blocks, so that a later block chooses among all columns again."""
         return not self.evicts
 
     def to_dict(self) -> dict[str, Any]:
-        """As a study file names it."""
+        """Return name and settings, as a study file has them."""
         return {"name": self.name, **asdict(self)}
 
     def forwards(self, model: Model, shift: bool) -> PolicyForwards:
-        """What runs the canvas under this policy."""
+        """Return the object that runs the canvas under this policy.
+
+        Args:
+            model: Model to run.
+            shift: Whether the logits at a column predict the next column.
+        """
         from sinkscope.decoding.caches.forwards import PolicyForwards
 
         return PolicyForwards(model, self, shift)

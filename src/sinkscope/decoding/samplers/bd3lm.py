@@ -22,12 +22,17 @@ LEAST_ENTROPY = 4.0  # nats
 
 @sampler("bd3lm_dit")
 class BD3LMDiT(NoisyDecode):
-    """BD3-LM's sampler for its own checkpoints (Decode.bd3lm is dllm's, for others).
+    """Sampler of BD3-LM's own checkpoints; `Decode.bd3lm` is the dllm library's sampler for other models.
 
-    first_hitting fills one token per forward, one text at a time; else `steps` times per block decide. nucleus: the
-    likeliest tokens whose chances sum to at most this are drawn from. window: how many tokens a forward sees at most, the
-    checkpoint's length unless given. entropy_test: a text whose last 256 tokens repeat too much is refused, as the authors'
-    code does. var_length cuts them instead, and ends the text at end-of-text. An empty prompt is the begin token.
+    An empty prompt becomes the BOS token.
+
+    Args:
+        first_hitting: True to fill one token per forward, which decodes one sequence at a time; False to use `steps`
+            times per block.
+        nucleus: Probability mass of the likeliest tokens that are sampled from.
+        window: Largest number of tokens that a forward attends to; the default is the checkpoint's length.
+        var_length: True to end the text at end-of-text and to cut the last 256 tokens if they repeat too much.
+        entropy_test: True to refuse a text whose last 256 tokens repeat too much, as the authors' code does.
     """
 
     block_causal: ClassVar[bool] = True

@@ -33,9 +33,14 @@ class BlockDiffusion(Decode):
 
 @sampler("llada2")
 class LLaDA2(BlockDiffusion):
-    """LLaDA2.0: blocks from column 0, block-causal; all that are sure enough, or else a quota of the block.
+    """Sampler of LLaDA2.0: blocks from column 0 with block-causal attention; commit every token above the threshold,
+    and at least a quota.
 
-    It ends after the block that holds end-of-text; early_stop ends inside the block, once all before it is known.
+    Args:
+        steps: Number of denoising steps per block.
+        minimal_topk: Divisor that limits the steps per block to `length` // `minimal_topk`.
+        early_stop: True to end inside a block, as soon as no mask token is left before end-of-text; False to end after
+            the block.
     """
 
     own_rule: ClassVar[str] = "dynamic"
@@ -45,7 +50,7 @@ class LLaDA2(BlockDiffusion):
     steps: Count | None = 32
     _: KW_ONLY
     threshold: Share | None = 0.95
-    minimal_topk: Count = 1  # steps per block are at most length // minimal_topk
+    minimal_topk: Count = 1
     eos_id: TokenId | None = None
     early_stop: Truth = False
     temperature: NonNegative = 0.0
@@ -58,7 +63,15 @@ class LLaDA2(BlockDiffusion):
 
 @sampler("llada21")
 class LLaDA21(BlockDiffusion):
-    """LLaDA2.1: as 2.0, and known tokens of the block are replaced while the model is sure of others."""
+    """Sampler of LLaDA2.1: as LLaDA2.0, and decoded tokens of the present block are replaced when the model is
+    confident in others.
+
+    Args:
+        editing_threshold: Smallest confidence at which another token replaces a decoded one.
+        max_post_steps: Largest number of forwards over a block without mask tokens.
+        num_to_transfer: Smallest number of tokens committed per step.
+        early_stop: True to end after a block with end-of-text.
+    """
 
     own_rule: ClassVar[str] = "edit"
     cuts_at_end: ClassVar[bool] = True
@@ -67,9 +80,9 @@ class LLaDA21(BlockDiffusion):
     block: Count | None = 32
     _: KW_ONLY
     threshold: Share | None = 0.95
-    editing_threshold: Share = 0.9  # a known token is replaced by a surer other one
-    max_post_steps: FromZero = 16  # forwards over a block without masks
-    num_to_transfer: Count = 1  # commits per step at least
+    editing_threshold: Share = 0.9
+    max_post_steps: FromZero = 16
+    num_to_transfer: Count = 1
     eos_id: TokenId | None = None
     early_stop: Truth = False
     temperature: NonNegative = 0.0
@@ -87,10 +100,16 @@ class LLaDA21(BlockDiffusion):
 
 @sampler("sdar")
 class SDAR(BlockDiffusion):
-    """SDAR and TraDo: block by block over an exact cache; tokens are drawn, by the rules dynamic, static, sequential.
+    """Sampler of SDAR and TraDo: sampled tokens, block by block, over an exact cache.
 
-    overwrite="reference" lets a quota above the masks left replace known tokens, the prompt's too, as the authors' code
-    does; "never" commits masks only. temperature 0 takes the likeliest token (the authors' code cannot).
+    At temperature 0 the likeliest token is chosen; the authors' code fails there.
+
+    Args:
+        steps: Number of denoising steps per block.
+        rule: Commit rule: "dynamic" commits tokens above `threshold` and at least a quota, "static" the most confident
+            tokens of a quota, "sequential" a quota from left to right.
+        overwrite: Whether a quota larger than the number of mask tokens replaces decoded tokens and tokens of the
+            prompt: "reference" does so, as the authors' code does; "never" commits at mask tokens only.
     """
 
     own_rule: ClassVar[str] = "dynamic"  # or `rule`
@@ -121,7 +140,12 @@ class SDAR(BlockDiffusion):
 
 @sampler("fast_dllm2")
 class FastDLLM2(BlockDiffusion):
-    """Fast-dLLM v2: block-causal and shifted; blocks are filled in sub-blocks, at least one token per step."""
+    """Sampler of Fast-dLLM v2: block-causal attention and shifted logits; each block is filled sub-block by sub-block.
+
+    Args:
+        sub_block: Number of tokens per sub-block; None makes the block one sub-block.
+        threshold: Smallest confidence at which a token is committed; every step commits at least one token.
+    """
 
     own_rule: ClassVar[str] = "sub_blocks"
     unused: ClassVar[tuple[str, ...]] = ("steps",)

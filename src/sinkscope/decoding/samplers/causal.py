@@ -19,11 +19,13 @@ from sinkscope.validation import Count, NonNegative, Share, Truth
 
 @sampler("autoregressive")
 class Autoregressive(Decode):
-    """One token per step, left to right, with a key-value cache.
+    """Autoregressive sampler: one token per step, from left to right.
 
-    recompute=True keeps no cache: every step computes all rows again, the protocol of a diffusion model. Without an
-    intervention both write the same tokens (to rounding); under one, rows of the prompt are computed under it too.
-    stop="never" writes all of length, end-of-text or not.
+    Args:
+        recompute: True to decode without a cache, so that every step computes all positions again, as a diffusion model
+            does. Without an intervention both ways write the same tokens up to rounding; with one, recomputed positions
+            of the prompt are affected too.
+        stop: Rule that ends a sequence: "eos" at end-of-text, "never" to write `length` tokens in any case.
     """
 
     choice: ClassVar[Choice] = "draw"

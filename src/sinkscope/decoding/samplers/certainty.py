@@ -22,9 +22,16 @@ from sinkscope.validation import Count, NonNegative, Positive, Share, Text
 
 @sampler("certainty")
 class Certainty(Decode):
-    """Everything whose score reaches the threshold, and at least the best: blocks left to right.
+    """Sampler by a threshold on a score: commit every token whose score reaches it, block by block from left to right.
 
-    The score is the confidence; sigma: times the certainty density; frequencies: the debiased one of PC-Sampler.
+    The score is the confidence, which `sigma` and `frequencies` change.
+
+    Args:
+        threshold: Smallest score at which a token is committed; None commits `at_least` tokens per step.
+        at_least: Smallest number of tokens committed per step.
+        sigma: Width, in columns, of the certainty density that multiplies the confidence; None switches it off.
+        frequencies: JSON file of token counts, for the debiased confidence of PC-Sampler; None switches it off.
+        clip: Largest debiased confidence.
     """
 
     own_rule: ClassVar[str] = "certainty"
@@ -35,10 +42,10 @@ class Certainty(Decode):
     block: Count | None = None
     _: KW_ONLY
     threshold: Share | None = None
-    at_least: Count = 1  # commits of a step
-    sigma: Positive | None = None  # width of the density, in columns
-    frequencies: Text | None = None  # JSON file of how often each token is written
-    clip: Positive = 10.0  # the most that a debiased confidence can be
+    at_least: Count = 1
+    sigma: Positive | None = None
+    frequencies: Text | None = None
+    clip: Positive = 10.0
     temperature: NonNegative = 0.0
     top_p: Share | None = None
     top_k: Count | None = None
@@ -91,14 +98,21 @@ def read_frequencies(path: str) -> Tensor:
 
 @sampler("pc_sampler")
 class PCSampler(LLaDA):
-    """PC-Sampler (arXiv 2508.13021): LLaDA's quota, ranked by debiased confidence that falls along the block."""
+    """PC-Sampler (arXiv 2508.13021): LLaDA's quota per step, ranked by a debiased confidence that decreases along the
+    block.
+
+    Args:
+        frequencies: JSON file of token counts in a reference corpus (`num_token` and `p_baseline_dict`); required.
+        decay: Rate at which the score decreases per column (the authors' lambda).
+        clip: Largest debiased confidence (the authors' alpha).
+    """
 
     own_rule: ClassVar[str] = "pc_sampler"
 
-    frequencies: Text = ""  # JSON file of how often each token is written, as the authors' reference corpus
+    frequencies: Text = ""
     _: KW_ONLY
-    decay: NonNegative = 0.25  # the authors' lambda: how fast later columns lose
-    clip: Positive = 10.0  # the authors' alpha
+    decay: NonNegative = 0.25
+    clip: Positive = 10.0
 
     def check(self) -> None:
         if not self.frequencies:

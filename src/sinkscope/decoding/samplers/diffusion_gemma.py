@@ -24,11 +24,18 @@ from sinkscope.validation import Count, FromZero, NonNegative, Share
 
 @sampler("diffusion_gemma")
 class DiffusionGemma(Decode):
-    """DiffusionGemma's own generate: canvases of `block` random tokens, each denoised in at most `steps` forwards.
+    """DiffusionGemma's own `generate`: canvases of random tokens, each denoised as a whole.
 
-    block is the checkpoint's canvas length; whole canvases are written. gamma is its entropy_bound, threshold
-    its confidence_threshold (entropy at which a stable canvas is done), stability its stability_threshold; None: as it
-    has them.
+    A setting that is None keeps the value of the checkpoint's generation config.
+
+    Args:
+        block: Number of tokens per canvas, which is the checkpoint's. Whole canvases are written.
+        steps: Largest number of denoising steps per canvas.
+        gamma: Sum of entropies, in nats, up to which tokens are accepted (`entropy_bound`).
+        t_min: Temperature at the last step of a canvas.
+        t_max: Temperature at the first step of a canvas.
+        threshold: Entropy below which a stable canvas is finished (`confidence_threshold`).
+        stability: Number of steps without a change after which a canvas is stable (`stability_threshold`).
     """
 
     layout: ClassVar[Layout] = "grid"
@@ -41,17 +48,17 @@ class DiffusionGemma(Decode):
     steps: Count | None = 48
     _: KW_ONLY
     gamma: NonNegative | None = None
-    t_min: NonNegative | None = None  # temperature at the last step of a canvas
-    t_max: NonNegative | None = None  # … and at its first
+    t_min: NonNegative | None = None
+    t_max: NonNegative | None = None
     threshold: Share | None = None
-    stability: FromZero | None = None  # steps without a change that end a canvas
+    stability: FromZero | None = None
     eos_id: TokenId | None = None
     cache: Cache = "exact"
     stop: Stop = "eos"
 
     @property
     def answer_length(self) -> int:
-        """The canvases that hold the length."""
+        """Number of columns after the prompt: whole canvases that hold `length`."""
         return self.blocks * (self.block or 1)
 
     @property

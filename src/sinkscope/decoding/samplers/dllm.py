@@ -19,17 +19,24 @@ from sinkscope.validation import Count, NonNegative, Truth
 
 @sampler("mdlm")
 class MDLM(Decode):
-    """dllm's masked sampler: blocks from each row's own prompt end, quotas rounded half to even."""
+    """Masked diffusion sampler of the dllm library: blocks from the end of each sequence's own prompt, with quotas
+    rounded half to even.
+
+    Args:
+        block: Number of tokens per block; the default is `length`.
+        steps: Number of denoising steps; the default is `length`.
+        stochastic: Whether each step's number of tokens is sampled rather than rounded.
+    """
 
     own_rule: ClassVar[str] = "rounded"
     layout: ClassVar[Layout] = "rows"
     caches: ClassVar[tuple[str | None, ...]] = (None, "prefix", "dual")
 
-    block: Count | None = None  # the length, if not given
-    steps: Count | None = None  # as many as tokens, if not given
+    block: Count | None = None
+    steps: Count | None = None
     confidence: Confidence = "probability"
     _: KW_ONLY
-    stochastic: Truth = False  # the quota of a step is drawn, not rounded
+    stochastic: Truth = False
     guidance: NonNegative = 0.0
     guidance_keep: TokenIds = ()
     suppress: TokenIds = ()
@@ -56,7 +63,13 @@ class MDLM(Decode):
 
 @sampler("bd3lm")
 class BD3LM(MDLM):
-    """dllm's block sampler: prompts padded at the left to whole blocks, block-causal, over an exact cache."""
+    """Block diffusion sampler of the dllm library: prompts padded at the left to whole blocks, block-causal attention,
+    exact cache.
+
+    Args:
+        steps_per_block: Number of denoising steps per block; the default divides `steps` among the blocks.
+        pad_id: Token id of padding; the default is the model's.
+    """
 
     layout: ClassVar[Layout] = "left"
     block_causal: ClassVar[bool] = True

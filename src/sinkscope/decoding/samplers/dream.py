@@ -25,22 +25,28 @@ ALGORITHMS: dict[str, tuple[Confidence, str]] = {
 
 @sampler("dream")
 class Dream(Decode):
-    """Dream's sampler; arguments left out are what its code takes then, top_k = 50 included (None switches off).
+    """Sampler of Dream; the defaults are those of its authors' code, `top_k=50` included.
 
-    algorithm="p2" is Open-dCoder's: the least confident of all generated tokens are masked again at every step.
+    Args:
+        steps: Number of denoising steps for the answer; the default is `length`.
+        algorithm: Order in which tokens are committed: "origin" at random times, "maskgit_plus" by probability,
+            "topk_margin" by lead over the second token, "entropy" by entropy, and "p2" (Open-dCoder's) by probability,
+            masking the least confident generated tokens again at every step.
+        algorithm_temperature: Temperature of a random order by confidence; None or 0 commits the most confident tokens.
+        epsilon: Last time of the schedule, which runs from 1.
     """
 
     own_rule: ClassVar[str] = "schedule"  # or its algorithm's
     choice: ClassVar[Choice] = "draw"
 
-    steps: Count | None = None  # as many as tokens, if not given
+    steps: Count | None = None
     algorithm: Literal["origin", "maskgit_plus", "topk_margin", "entropy", "p2"] = "origin"
     _: KW_ONLY
     algorithm_temperature: NonNegative | None = None
     temperature: NonNegative = 1.0
     top_p: Share | None = 1.0
     top_k: Count | None = 50
-    epsilon: Share = 1e-3  # where the schedule of times ends
+    epsilon: Share = 1e-3
     shift: Truth | None = None
 
     @property

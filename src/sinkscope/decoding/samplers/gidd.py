@@ -28,10 +28,15 @@ Below1 = Annotated[float, Field(strict=True, ge=0, lt=1)]
 
 @sampler("gidd")
 class GIDD(NoisyDecode):
-    """GIDD's reverse steps from masks; where the noise has uniform tokens, tokens that are written may change again.
+    """Sampler of GIDD: reverse steps from mask tokens, in which decoded tokens may change again if the noise has
+    uniform tokens.
 
-    p_uniform: share of uniform noise, the checkpoint's unless given. min_p: smaller chances are cut. rule "mdlm" is the
-    authors' sampler for mask noise alone. A prompt is kept, which the authors' code does not offer.
+    A prompt is kept, which the authors' code does not offer.
+
+    Args:
+        p_uniform: Fraction of uniform tokens in the noise (0 to below 1); the default is the checkpoint's.
+        min_p: Probability below which a token is not sampled.
+        rule: Reverse step: "gidd", or "mdlm", the authors' sampler for pure mask noise.
     """
 
     steps: Count | None = 128
@@ -109,10 +114,18 @@ def draw(state: NoisyCanvas, chances: Tensor) -> Tensor:
 
 @sampler("gidd_correction")
 class GIDDCorrection(NoisyDecode):
-    """GIDD's self-correction of a finished text: the last `length` tokens of the prompt, one change per forward.
+    """Self-correction of GIDD: revise the last `length` tokens of the prompt, one token per forward.
 
-    It ends when nothing changes, or when the share of tokens that the model itself would write has not risen for more than
-    `patience` steps (early_stop).
+    The sampler ends when nothing changes or when `early_stop` ends it.
+
+    Args:
+        length: Number of tokens at the end of the prompt that may change.
+        steps: Largest number of changes.
+        temperature: Sampling temperature, above 0.
+        time: Noise time (0 to 1) that the model is conditioned on.
+        early_stop: True to end when the fraction of tokens that agree with the model's likeliest token has not risen
+            for more than `patience` steps.
+        patience: Number of steps without a rise that are tolerated.
     """
 
     layout: ClassVar[Layout] = "text"
@@ -256,11 +269,17 @@ class BlockCanvas(NoisyCanvas):
 
 @sampler("gidd_v2")
 class GIDDv2(NoisyDecode):
-    """GIDD v2's decoders: blocks behind the prompt in a canvas of `canvas` columns of noise (the checkpoint's context).
+    """Samplers of GIDD v2: blocks after the prompt, in a canvas of noise.
 
-    method "adaptive" replaces the `tokens_per_step` positions that would gain most, "ancestral" draws a reverse step.
-    noise_type: how much of the noise is masks, the checkpoint's unless given (1000: none, −1000: all). min_length:
-    end-of-text is not written before. Temperature 0 with mask noise needs "adaptive".
+    Args:
+        method: Reverse step: "adaptive" replaces the `tokens_per_step` positions that would gain most, "ancestral"
+            samples every position. Mask noise at temperature 0 needs "adaptive".
+        tokens_per_step: Number of positions replaced per step ("adaptive" only).
+        schedule: Noise schedule over the steps.
+        noise_type: Mixture of the noise, from -1000 (mask tokens only) to 1000 (uniform tokens only); the default is
+            the checkpoint's.
+        min_length: Number of tokens before which end-of-text is not written.
+        canvas: Number of columns of the canvas, prompt included; the default is the checkpoint's context.
     """
 
     layout: ClassVar[Layout] = "drawn"

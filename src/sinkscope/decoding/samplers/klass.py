@@ -20,22 +20,32 @@ TINY = 1e-12  # added to probabilities before their logarithm
 
 @sampler("klass")
 class KLASS(Decode):
-    """KLASS (arXiv 2511.05664); commit="klass_dream" is its authors' code for Dream, "klass_port" d2Cache's version of it.
+    """Sampler of KLASS (arXiv 2511.05664): commit tokens that are confident and whose distribution is stable.
 
-    With fewer steps than tokens masks can be left in the answer, as in the authors' code.
+    `commit="klass_dream"` is the authors' variant for Dream, `commit="klass_port"` the version of d2Cache. With fewer
+    steps than tokens, mask tokens can be left in the answer, as in the authors' code.
+
+    Args:
+        steps: Largest number of denoising steps; the default is `length`.
+        threshold: Smallest confidence of a stable token; None treats no token as stable ("klass_port" only).
+        kl_threshold: Largest Kullback-Leibler divergence from the previous forward, in nats, of a stable token.
+        history: Number of successive forwards whose divergence must be below `kl_threshold`.
+        take: Which stable tokens are committed: "all", the most confident one ("max_conf"), or the one with the
+            smallest divergence ("min_kl").
+        at_least: Number of tokens committed at a step without stable tokens ("klass_port" only).
     """
 
     own_rule: ClassVar[str] = "klass"
     choice: ClassVar[Choice] = "klass"
 
     block: Count | None = None
-    steps: Count | None = None  # as many as tokens, if not given
+    steps: Count | None = None
     _: KW_ONLY
-    threshold: Share | None = 0.9  # of the confidence; None: nothing is stable enough (klass_port only)
-    kl_threshold: Positive = 0.01  # of the divergence from the forward before, in nats
-    history: Count = 2  # forwards in a row that must be below it
-    take: Literal["all", "max_conf", "min_kl"] = "all"  # of what is ready
-    at_least: Count = 1  # commits of a step where nothing is ready (klass_port only)
+    threshold: Share | None = 0.9
+    kl_threshold: Positive = 0.01
+    history: Count = 2
+    take: Literal["all", "max_conf", "min_kl"] = "all"
+    at_least: Count = 1
     temperature: NonNegative = 0.0
     top_p: Share | None = None
     top_k: Count | None = None

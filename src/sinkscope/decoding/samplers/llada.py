@@ -14,13 +14,18 @@ from sinkscope.validation import Count, NonNegative, Truth
 
 @sampler("llada")
 class LLaDA(Decode):
-    """LLaDA's semi-autoregressive sampler: blocks left to right, the same number of commits every step."""
+    """Semi-autoregressive sampler of LLaDA: blocks from left to right, with the same number of tokens committed at
+    every step.
+
+    Args:
+        steps: Number of denoising steps for the answer; the default is `length`.
+    """
 
     own_rule: ClassVar[str] = "quota"
     caches: ClassVar[tuple[str | None, ...]] = (None, "prefix", "dual", "sparse")
 
     block: Count | None = None
-    steps: Count | None = None  # as many as tokens, if not given
+    steps: Count | None = None
     temperature: NonNegative = 0.0
     _: KW_ONLY
     guidance: NonNegative = 0.0
@@ -39,7 +44,10 @@ class LLaDA(Decode):
 
 @sampler("mmada")
 class MMaDA(LLaDA):
-    """MMaDA's sampler: LLaDA's with float64 confidence; stop="eot" is its fast variant."""
+    """Sampler of MMaDA: LLaDA's sampler with confidence in float64.
+
+    `stop="eot"` is the fast variant of its authors.
+    """
 
     confidence_dtype: ClassVar[Literal["model", "float32", "float64"]] = "float64"
 

@@ -22,11 +22,15 @@ Gap = Annotated[float, Field(strict=True, gt=0, lt=1)]
 
 @sampler("mdlm_dit")
 class MDLMDiT(NoisyDecode):
-    """MDLM's samplers for its own checkpoints (Decode.mdlm is dllm's, for others).
+    """Samplers of MDLM's own checkpoints; `Decode.mdlm` is the dllm library's sampler for other models.
 
-    predictor: "ddpm_cache" keeps the last distribution while no token changes, "ddpm" does not, "analytic" takes the exact
-    posterior. "semi_ar" writes windows of `window` columns, each `stride` behind the one before; dt is its gap of times
-    (1 / steps unless given). noise_removal: masks that are left at the end become the likeliest tokens.
+    Args:
+        predictor: Reverse step: "ddpm" computes the distribution at every step, "ddpm_cache" reuses it while no token
+            changes, "analytic" uses the exact posterior, and "semi_ar" writes overlapping windows from left to right.
+        noise_removal: Whether mask tokens that are left at the end become their likeliest tokens.
+        stride: Number of columns from one window to the next ("semi_ar" only).
+        window: Number of columns per window ("semi_ar" only).
+        dt: Time between two steps ("semi_ar" only); the default is 1 / `steps`.
     """
 
     steps: Count | None = 1000
@@ -141,9 +145,12 @@ def analytic_weights(chances: Tensor, sigma: Tensor, after: Tensor, mask_id: int
 
 @sampler("sedd")
 class SEDD(NoisyDecode):
-    """SEDD with absorbing noise: predictor "analytic" takes the exact posterior of each gap, "euler" its first order.
+    """Sampler of SEDD with absorbing noise.
 
-    denoise: masks that are left at the end are drawn among all tokens but the mask.
+    Args:
+        predictor: Reverse step: "analytic" uses the exact posterior of each time interval, "euler" its first-order
+            approximation.
+        denoise: Whether mask tokens that are left at the end are sampled among all other tokens.
     """
 
     steps: Count | None = 1024

@@ -29,12 +29,21 @@ if TYPE_CHECKING:
 
 @sampler("nemotron")
 class Nemotron(Decode):
-    """Nemotron-Labs-Diffusion: blocks from the prompt's end over a causal text, one at work sees all of itself.
+    """Sampler of Nemotron-Labs-Diffusion: blocks from the end of the prompt, with bidirectional attention inside the
+    present block and causal attention before it.
 
-    threshold: None commits one token per step. mode="autoregressive" writes left to right (block and threshold have no
-    part in it). "self_speculation" drafts a block and keeps what a causal forward confirms. With threshold 0 or None a
-    draft is one forward, and the text may become up to a block longer than length. stop="batch_eos" is the authors'
-    rule, in which rows of a batch wait for each other; "early_eos" ends each row by itself, "never" reads no end token.
+    Args:
+        block: Number of tokens per block, or per draft of "self_speculation"; unused by "autoregressive".
+        threshold: Smallest confidence at which a token is committed; None commits one token per step. In
+            "self_speculation", None or 0 makes a draft with a single forward.
+        mode: Way of decoding: "diffusion", "autoregressive", or "self_speculation", which drafts a block and keeps the
+            tokens that a causal forward confirms; its text may exceed `length` by up to one block.
+        causal_context: Whether the prompt and finished blocks use causal attention.
+        max_thinking_tokens: Number of tokens after which `end_think_id` is written, if the text does not have it yet;
+            None for no limit.
+        end_think_id: Token id that ends the model's thinking.
+        stop: Rule that ends a sequence: "batch_eos" is the authors' rule, in which the sequences of a batch wait for
+            each other; "early_eos" ends each sequence by itself; "never" ignores end-of-text.
     """
 
     own_rule: ClassVar[str] = "continued"
@@ -48,10 +57,10 @@ class Nemotron(Decode):
     threshold: Share | None = 0.9
     mode: Mode = "diffusion"
     _: KW_ONLY
-    causal_context: Truth = True  # prompt and finished blocks are read causally
+    causal_context: Truth = True
     temperature: NonNegative = 0.0
     eos_id: TokenId | None = None
-    max_thinking_tokens: FromZero | None = None  # after so many tokens without end_think_id it is written
+    max_thinking_tokens: FromZero | None = None
     end_think_id: TokenId | None = None
     cache: Cache = "exact"
     stop: Stop = "batch_eos"

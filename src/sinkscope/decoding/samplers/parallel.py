@@ -21,9 +21,16 @@ if TYPE_CHECKING:
 
 @sampler("parallel")
 class Parallel(LLaDA):
-    """Fast-dLLM: commit what is confident enough, by `factor` instead of `threshold`, or a quota of `steps`.
+    """Parallel sampler of Fast-dLLM: commit every token whose confidence is high enough, and at least the most
+    confident one.
 
-    As in the authors' code, `steps` may stand beside a threshold or a factor, which decide alone.
+    The commit rule is the factor rule if `factor` is given, the threshold rule if `threshold` is given, and LLaDA's
+    quota otherwise.
+
+    Args:
+        threshold: Smallest confidence at which a token is committed; None for a quota per step.
+        factor: Factor of Fast-dLLM's factor rule; replaces `threshold`.
+        steps: Number of denoising steps of the quota; ignored with a threshold or a factor, as in the authors' code.
     """
 
     confidence_dtype: ClassVar[Literal["model", "float32", "float64"]] = "float64"
@@ -51,9 +58,12 @@ class Parallel(LLaDA):
 
 @sampler("wedlm")
 class WeDLM(Decode):
-    """WeDLM: known tokens are read first, causally, and masks after them; all that are sure enough, else the best.
+    """Sampler of WeDLM: decoded tokens come first with causal attention, mask tokens after them.
 
-    threshold: 0 or None commits one token per step. The likeliest token is taken; temperature only changes how sure it is.
+    The likeliest token is always chosen; the temperature changes only its confidence.
+
+    Args:
+        threshold: Smallest confidence at which a token is committed; 0 or None commits one token per step.
     """
 
     own_rule: ClassVar[str] = "best"

@@ -18,10 +18,19 @@ from sinkscope.validation import Count, NonNegative, Share, Truth
 
 @sampler("rnd1")
 class RND1(Decode):
-    """RND1: positions of high entropy stay masked longest, by a schedule over steps or by the entropy bound gamma.
+    """Sampler of RND1: positions of high entropy are decoded last.
 
-    total_length counts the prompt; length=… in its place counts new tokens alone. With an eos_id the last column is
-    reserved: it holds padding, or end-of-text with eos_at_end. suffix: ids behind the masks. Unless greedy, tokens are drawn.
+    With an `eos_id` the last column is reserved: it holds padding, or end-of-text with `eos_at_end`.
+
+    Args:
+        total_length: Number of columns of the canvas, prompt included; the default makes room for `length`.
+        length: Number of new tokens; needed if `total_length` is not given.
+        greedy: True to take the likeliest token at any temperature; False to sample.
+        gamma: Sum of entropies, in nats, that the tokens of one step may have apart from the largest; None commits by a
+            schedule over the steps.
+        suffix: Token ids after the mask tokens.
+        infill_length: Number of mask tokens; the default fills the canvas.
+        eos_at_end: Whether the reserved last column holds end-of-text rather than padding.
     """
 
     own_rule: ClassVar[str] = "entropy"
@@ -30,18 +39,18 @@ class RND1(Decode):
     caches: ClassVar[tuple[str | None, ...]] = (None, "prefix", "dual")
     unused: ClassVar[tuple[str, ...]] = ("block",)
 
-    total_length: Count | None = None  # columns of the canvas, the prompt's included; None: as length needs
+    total_length: Count | None = None
     _: KW_ONLY
     length: Count = 0
     steps: Count | None = 256
     temperature: NonNegative = 1.0
-    greedy: Truth = True  # the likeliest token, whatever the temperature
+    greedy: Truth = True
     top_k: Count | None = None
     top_p: Share | None = None
-    gamma: NonNegative | None = None  # entropy that the commits of one step may add up to
-    suffix: TokenIds = ()  # text behind the masks
-    infill_length: Count | None = None  # masks; None: as many as there is room for
-    eos_at_end: Truth = False  # the column reserved for end-of-text holds it, not padding
+    gamma: NonNegative | None = None
+    suffix: TokenIds = ()
+    infill_length: Count | None = None
+    eos_at_end: Truth = False
 
     @property
     def commit_rule(self) -> str:
@@ -53,7 +62,12 @@ class RND1(Decode):
         self.put(length=self.length or self.total_length, block=None)
 
     def fit(self, length: int, words: Mapping[str, Any]) -> dict[str, Any]:
-        """As many steps as new tokens; `total_length` gives way to a length that is asked for."""
+        """Use as many steps as new tokens; a length that is asked for replaces `total_length`.
+
+        Args:
+            length: Number of tokens to generate.
+            words: Settings that were given and must be kept.
+        """
         return {"length": length, **({"total_length": None, "steps": length, **words} if "length" in words else {})}
 
 

@@ -23,7 +23,16 @@ FIRST_LIMIT = 30  # tokens that may be taken back after the first step of a bloc
 
 @sampler("wino")
 class WINO(Decode):
-    """WINO (arXiv 2507.18578); commit="wino_port" is d2Cache's version, whose limits differ."""
+    """Sampler of WINO (arXiv 2507.18578): commit many tokens per step, and mask again those that the model no longer
+    supports.
+
+    `commit="wino_port"` is the version of d2Cache, which has other limits.
+
+    Args:
+        threshold: Confidence above which a token is committed.
+        threshold_back: Probability below which a decoded token may be masked again.
+        at_least: Smallest number of tokens committed per step ("wino_port" only).
+    """
 
     own_rule: ClassVar[str] = "wino"
     confidence_dtype: ClassVar[Literal["model", "float32", "float64"]] = "float64"
@@ -31,8 +40,8 @@ class WINO(Decode):
     block: Count | None = None
     _: KW_ONLY
     threshold: Share | None = 0.6
-    threshold_back: Share = 0.9  # a token stays while its mask still gives it so much
-    at_least: Count = 1  # commits of a step (wino_port only)
+    threshold_back: Share = 0.9
+    at_least: Count = 1
     temperature: NonNegative = 0.0
 
     def forwards(self, model: Model) -> Forwards:
