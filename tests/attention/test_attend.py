@@ -45,6 +45,20 @@ def test_tiled_is_the_reference_in_small_tiles(whole_head: int, threads: int, wo
         check_against_reference(words, "tiled")
 
 
+@pytest.mark.parametrize(("whole_head", "chunk"), [(1000, 1 << 19), (1000, 200), (1, 200)])
+@pytest.mark.parametrize("away", [10.0, 60.0, 200.0])
+def test_what_a_dropped_key_leaves_is_exact_however_little(whole_head: int, chunk: int, away: float) -> None:
+    q, k, v = made(1, 2, 30, 8), made(1, 1, 30, 8), made(1, 1, 30, 8)
+    q[..., 0], k[..., 0], k[..., 4, 0] = 1.0, 0.0, away
+    drop = torch.arange(30) == 4
+    words = {"q": q, "k": k, "v": v, "scale": 1.0, "drop_keys": drop[None, None], "groups": torch.arange(30) % 3}
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(tiled_module, "WHOLE_HEAD", whole_head)
+        patch.setattr(tiled_module, "WHOLE_SCORES", 0)
+        patch.setattr(tiled_module, "CHUNK_SCORES", chunk)
+        check_against_reference(words, "tiled")
+
+
 @contextmanager
 def torch_threads(count: int) -> Iterator[None]:
     before = torch.get_num_threads()

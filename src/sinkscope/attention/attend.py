@@ -5,7 +5,6 @@ It is made for inference: `tiled` and `triton` compute no gradients; `reference`
 
 import importlib.util
 import os
-from contextlib import nullcontext
 from typing import Annotated
 
 import torch
@@ -63,11 +62,7 @@ def attend(
     """
     call = check(q, k, v, mask, causal, groups, scale, drop_keys, keep_self, clean, group_count, block, first, cap)
     by_formula = backend == "auto" and torch.is_grad_enabled() and (k.requires_grad or v.requires_grad)
-    chosen = "reference" if by_formula else choose_backend(q, backend, capped=cap is not None)
-    kind = q.device.type
-    # Autocast would put some of the products into half precision.
-    with torch.autocast(kind, enabled=False) if torch.is_autocast_enabled(kind) else nullcontext():
-        result = _run(chosen, call)
+    result = run_backend("reference" if by_formula else choose_backend(q, backend, capped=cap is not None), call)
     if not clean:
         return result.out, result.received
     return result.out, result.received, result.received.clone() if result.clean is None else result.clean
@@ -97,8 +92,13 @@ def _has_triton() -> bool:
     return importlib.util.find_spec("triton") is not None
 
 
-def _run(backend: str, call: Inputs) -> Result:
-    if call.queries == 0 or call.keys == 0 or call.batch == 0:
+def run_backend(backend: str, call: Inputs) -> Result:
+    """What a backend makes of a call whose tensors fit together."""
+    kind = call.q.device.type
+    if torch.is_autocast_enabled(kind):  # it would put some of the products into half precision
+        with torch.autocast(kind, enabled=False):
+            return run_backend(backend, call)
+    if 0 in call.q.shape or 0 in call.k.shape:
         return Result(call.empty_out().zero_(), call.zero_received(), None)
     if backend == "reference":
         return reference(call)

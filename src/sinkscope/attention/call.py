@@ -12,10 +12,10 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from sinkscope.attention.attend import attend, choose_backend
+from sinkscope.attention.attend import attend, choose_backend, run_backend
 from sinkscope.attention.forward import GROUPS, Forward, SparseKeys, count_seen
 from sinkscope.attention.maps import Editors, ExplicitMaps, compute_maps, edit_map, with_value_of
-from sinkscope.attention.reference import Inputs, as_bias, masked_below, masked_scores
+from sinkscope.attention.reference import Inputs, as_bias, masked_below, masked_scores, one_hot
 from sinkscope.errors import InterventionError
 
 
@@ -112,10 +112,12 @@ class Call:
 
     def inputs(self, drop_keys: Tensor | None = None) -> Inputs:
         """The call as the formula takes it, for explicit maps; they are held whole, so for few heads."""
-        causal, offset = 1 if self.causal else None, self.keys - self.queries
+        causal, offset, hot = 1 if self.causal else None, self.keys - self.queries, None
+        if self.forward is not None:
+            hot = self.forward.once("one hot", self.q.device, lambda: one_hot(self.labels, len(GROUPS), torch.float32))
         return Inputs(
             self.q, self.k, self.v, self.mask, causal, offset, self.scaling, self.labels, self.group_count, drop_keys,
-            keep_self=False, clean=False, cap=self.cap,
+            False, False, self.cap, hot,
         )  # fmt: skip
 
     def scores(self) -> Tensor:
@@ -233,7 +235,7 @@ def run_call(call: Call, taps: Sequence[Tap]) -> Tensor:
         # Where a gradient flows, the output's flows through the module's own attention, the sums' through the formula.
         gradient = needs_gradient(call)
         watched = watched and not gradient
-        with nullcontext() if moved else torch.no_grad():
+        with torch.no_grad() if torch.is_grad_enabled() and not moved else nullcontext():
             out = _summed(call, small, kept, taps, changes, maps if is_edited else None, gradient)
     if out is None or not (moved or watched):
         out = call.untouched()
@@ -307,7 +309,8 @@ def _summed(
             raise InterventionError(
                 "keep_self needs queries side by side, and this cache computes single columns; drop one."
             )
-        found = _attend(call, use, extra, drop_keys=drop, clean=drop is not None, keep_self=keep_self)
+        words = {} if drop is None else {"drop_keys": drop, "clean": True, "keep_self": keep_self}
+        found = _attend(call, use, extra, **words)
         out, received, clean = found[0], found[1], found[-1]
     else:
         out, received, clean = maps.out, maps.received, maps.received
@@ -355,7 +358,11 @@ def untouched_sums(call: Call) -> Tensor:
 
 
 def _attend(call: Call, use: Call, extra: int = 0, **words: Any) -> tuple[Tensor, ...]:
-    """use: the same call with other keys, values, mask and scale."""
+    """use: the same call with other keys, values, mask and scale, which are checked; what our decoders made fits together."""
+    as_made = use is call and not words and call.forward is not None and not torch.is_grad_enabled()
+    if as_made and (call.mask is None or call.mask.dtype == torch.bool):
+        result = run_backend(call.backend, call.inputs())
+        return result.out, result.received
     return attend(
         call.q, use.k, use.v, mask=use.mask, causal=call.causal, groups=call.labels, scale=use.scale,
         group_count=call.group_count, first=None if call.causal else call.start + extra, cap=call.cap, **words,
@@ -403,7 +410,8 @@ def merge_changes(call: Call, changes: Sequence[Change]) -> tuple[Call, Tensor |
             for new, old in ((extra.keys, keys), (extra.values, values))
         )
         count += more
-    return replace(call, k=keys, v=values, mask=mask, scale=scale), drop, count
+    is_same = keys is call.k and values is call.v and mask is call.mask and scale == call.scale
+    return call if is_same else replace(call, k=keys, v=values, mask=mask, scale=scale), drop, count
 
 
 def _additive(mask: Tensor, like: Tensor) -> Tensor:

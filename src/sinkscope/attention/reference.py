@@ -36,6 +36,7 @@ class Inputs:
     keep_self: bool
     clean: bool
     cap: float | None = None  # scores are bent to stay within it: cap · tanh(score / cap); None: they are not
+    hot: Tensor | None = None  # the labels as `one_hot` gives them, where all layers of a forward share them
 
     @property
     def batch(self) -> int:
@@ -87,8 +88,15 @@ class Inputs:
 
     def one_hot(self) -> Tensor:
         """Which queries each group counts, as 0 and 1: [batch | 1, group, query]."""
-        groups = torch.arange(self.group_count, device=self.q.device)
-        return (self.labels[:, None, :] == groups[None, :, None]).to(self.work_dtype)
+        if self.hot is not None and self.hot.dtype == self.work_dtype:
+            return self.hot
+        return one_hot(self.labels, self.group_count, self.work_dtype)
+
+
+def one_hot(labels: Tensor, count: int, dtype: torch.dtype) -> Tensor:
+    """labels [batch, query], −1 for none → [batch, group, query] of 0 and 1."""
+    groups = torch.arange(count, device=labels.device)
+    return (labels[:, None, :] == groups[None, :, None]).to(dtype)
 
 
 def reference(call: Inputs) -> Result:

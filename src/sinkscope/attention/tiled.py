@@ -27,11 +27,16 @@ TILE_SCORES = 1 << 20
 MOST_ROWS, LEAST_ROWS = 512, 128
 # A causal tile also works out the scores that it then hides: fewer rows hide less, which counts where there are few keys.
 MOST_CAUSAL_ROWS, FEW_CAUSAL_ROWS, FEW_KEYS = 256, 128, 1024
-# A head with at least so many queries and keys, and more scores than these, is worth matrix products of its own; below,
+# A head with at least so many queries and keys, and so many scores, is worth matrix products of its own; below,
 # heads go together, up to so many scores for each thread.
 WHOLE_HEAD, WHOLE_SCORES = 192, 1 << 18
 CHUNK_SCORES = 1 << 19
 TINY_SCORES = 1 << 15  # below, fresh memory costs less than finding what was kept
+# Where a row's dropped keys leave less than this of its attention, the rest is computed again from scores without them.
+LEAST_LEFT = 1e-15
+NOTHING = {
+    dtype: torch.zeros((), dtype=dtype) for dtype in (torch.float32, torch.float64)
+}  # what a product is added to
 
 
 @dataclass(frozen=True)
@@ -56,30 +61,48 @@ class Workspace:
     one_hot: Tensor  # [batch | 1, group, query]
 
 
-@torch.no_grad()
 def tiled(call: Inputs) -> Result:
     """Softmax attention, its output, and what every key received."""
+    if torch.is_grad_enabled():
+        with torch.no_grad():
+            return tiled(call)
     if fits_one_tile(call):
         return attend_whole(call)
-    result = Result(
-        call.empty_out(),
-        call.zero_received(),
-        call.zero_received() if call.clean and call.drop_keys is not None else None,
-    )
+    out, sums = call.empty_out(), zero_sums(call)
     rows = tile_rows(call)
     workspace = Workspace(rows, list(tiles(call, rows)), attention_bias(call), call.one_hot())
     if head_at_a_time(call):
         heads = [(item, head) for item in range(call.batch) for head in range(call.heads)]
         threads = min(torch.get_num_threads(), len(heads)) if call.q.device.type == "cpu" else 1
-        run_parallel(lambda place: attend_head(call, workspace, *place, result), heads, threads)
+        run_parallel(lambda place: attend_head(call, workspace, *place, out, sums), heads, threads)
     else:
-        attend_chunks(call, workspace, result)
-    return result
+        attend_chunks(call, workspace, out, sums)
+    return result_of(call, out, sums)
+
+
+def zero_sums(call: Inputs) -> Tensor:
+    """Zeros of [batch, head, group, key] to sum into; where clean sums are wanted too, theirs are as many groups more."""
+    groups = call.group_count * (2 if wants_clean(call) else 1)
+    return call.q.new_zeros((call.batch, call.heads, groups, call.keys), dtype=call.work_dtype)
+
+
+def wants_clean(call: Inputs) -> bool:
+    """Whether the sums without drop_keys are others than those with them, and wanted."""
+    return call.clean and call.drop_keys is not None
+
+
+def result_of(call: Inputs, out: Tensor, sums: Tensor) -> Result:
+    if call.drop_keys is None or not call.clean:
+        return Result(out, sums, None)
+    received, clean = sums.split(call.group_count, dim=2)
+    if not call.keep_self:  # what sums of rows that were weighed afterwards still have there
+        received.masked_fill_(call.drop_keys[:, :, None], 0.0)
+    return Result(out, received, clean)
 
 
 def head_at_a_time(call: Inputs) -> bool:
     """Whether heads are worked off one by one; else query heads that read the same key head are stacked as rows."""
-    large = call.queries >= WHOLE_HEAD and call.keys >= WHOLE_HEAD and call.queries * call.keys > WHOLE_SCORES
+    large = call.queries >= WHOLE_HEAD and call.keys >= WHOLE_HEAD and call.queries * call.keys >= WHOLE_SCORES
     return large and call.q.device.type == "cpu"
 
 
@@ -88,8 +111,7 @@ def tile_rows(call: Inputs) -> int:
     most = MOST_ROWS
     if call.block is not None:
         most = FEW_CAUSAL_ROWS if call.keys <= FEW_KEYS else MOST_CAUSAL_ROWS
-    scores = TILE_SCORES // (2 if call.clean and call.drop_keys is not None else 1)  # clean sums take a second tile
-    rows = min(most, max(LEAST_ROWS, scores // call.keys))
+    rows = min(most, max(LEAST_ROWS, TILE_SCORES // call.keys))
     return min(call.queries, rows if head_at_a_time(call) else max(1, rows // call.share))
 
 
@@ -125,66 +147,95 @@ def hide(scores: Tensor, call: Inputs, tile: Tile) -> None:
         columns.tril_(call.offset + tile.start - tile.seen).add_(tile.hidden)
 
 
-def probabilities_of(
-    scores: Tensor, spare: Tensor | None, call: Inputs, tile: Tile, bias: AttentionBias
+def add_sums(
+    scores: Tensor,
+    compute: Callable[[], object],
+    hot: Tensor,
+    sums: Tensor,
+    call: Inputs,
+    tile: Tile,
+    bias: AttentionBias,
 ) -> Tensor | None:
-    """Make probabilities of a tile of scores [..., row, key], in place; those without drop_keys go into `spare`."""
+    """Make probabilities of a tile of scores [..., row, key], in place, and add their column sums to `sums`.
+
+    Where clean sums are wanted too, these are the probabilities of all keys, without a second softmax: what is returned,
+    [..., row, 1], makes those of the keys that are left out of them. None: they are final. compute: makes the scores again,
+    for rows whose dropped keys have drawn next to everything, so that what is left was rounded away.
+    hot: [..., group, row]; sums: [..., group or twice as many, key].
+    """
+    sums, drop = sums[..., : tile.visible], None if bias.drop is None else bias.drop[..., : tile.visible]
+    make_probabilities(scores, call, tile, bias, None if call.clean else drop)
+    if drop is None or not call.clean:
+        sums.add_(hot @ scores)
+        return None
+    groups = call.group_count
+    left = None if call.keep_self or scores.device.type != "cpu" else scores @ (~drop).to(scores.dtype).mT
+    if left is not None and bool(left.amin() >= LEAST_LEFT):
+        weight = left.reciprocal_()
+        sums[..., :groups, :].add_((hot * weight.mT) @ scores)  # one product with twice the rows would take longer
+        sums[..., groups:, :].add_(hot @ scores)
+        return weight
+    sums[..., groups:, :].add_(hot @ scores)
+    compute()
+    make_probabilities(scores, call, tile, bias, drop)
+    sums[..., :groups, :].add_(hot @ scores)
+    return None
+
+
+def make_probabilities(
+    scores: Tensor, call: Inputs, tile: Tile, bias: AttentionBias, drop: Tensor | None = None
+) -> None:
+    """Scores of a tile [..., row, key] become probabilities, in place; drop: bool, keys that are taken out beside the mask."""
     if call.cap is not None:
         scores.div_(call.cap).tanh_().mul_(call.cap)
     hide(scores, call, tile)
     add_bias(scores, bias, tile.start, tile.stop)
-    rows_may_die = tile.seen <= bias.first_kept
-    if spare is not None:
-        softmax(scores, spare, rows_may_die)
-    if bias.drop is not None:
-        own = call.offset + tile.start if call.keep_self else None
-        drop_from(scores, bias.drop[..., : tile.visible], own)
-    softmax(scores, scores, rows_may_die)
-    return spare
+    if drop is not None:
+        drop_from(scores, drop, call.offset + tile.start if call.keep_self else None)
+    softmax(scores, drop is not None or tile.seen <= bias.first_kept)
 
 
-def softmax(scores: Tensor, out: Tensor, rows_may_die: bool) -> None:
-    """Softmax over the last axis into `out`; rows of nothing but −∞ become zeros, NaN stays NaN."""
+def softmax(scores: Tensor, rows_may_die: bool) -> None:
+    """Softmax over the last axis, in place; rows of nothing but −∞ become zeros, NaN stays NaN."""
     dead = scores.amax(-1, keepdim=True) == -torch.inf if rows_may_die else None
-    torch.softmax(scores, -1, out=out)
+    torch.softmax(scores, -1, out=scores)
     if dead is not None and (scores.device.type != "cpu" or bool(dead.any())):
-        out.masked_fill_(dead, 0.0)
-
-
-def buffer_for(call: Inputs, scores: int) -> Tensor:
-    """[1 or 2, score]: a tile of scores, and one more where clean sums are wanted."""
-    count = 2 if call.clean and call.drop_keys is not None else 1
-    return scratch_buffer(call.q, count * scores, call.work_dtype).view(count, scores)
+        scores.masked_fill_(dead, 0.0)
 
 
 # ---- large calls: a head at a time ----
 
 
-def attend_head(call: Inputs, workspace: Workspace, item: int, head: int, result: Result) -> None:
-    """Work one head off, tile after tile, into its part of the result."""
-    space = buffer_for(call, workspace.rows * call.keys)
+def attend_head(call: Inputs, workspace: Workspace, item: int, head: int, out: Tensor, sums: Tensor) -> None:
+    """Work one head off, tile after tile, into its part of the output and the sums."""
+    space = scratch_buffer(call.q, workspace.rows * call.keys, call.work_dtype)
     q = call.q[item, head].to(space.dtype)  # [query, dim]
     k = call.k[item, head // call.share].to(space.dtype).T  # [dim, key]
     v = call.v[item, head // call.share].to(space.dtype)  # [key, value dim]
-    out, received = result.out[item, head], result.received[item, head]
+    out, sums = out[item, head], sums[item, head]
     bias, one_hot = workspace.bias.of(item, head), workspace.one_hot[item if len(workspace.one_hot) > 1 else 0]
+    kept_v = v if bias.drop is None else v.masked_fill(bias.drop.mT, 0.0)
     for tile in workspace.tiles:
         rows = slice(tile.start, tile.stop)
         if tile.visible == 0:  # more queries than keys: the first ones sit before the first key
             out[rows] = 0
             continue
         shape = (tile.stop - tile.start, tile.visible)
-        scores = space[0, : shape[0] * shape[1]].view(shape)
-        spare = None if result.clean is None else space[1, : scores.numel()].view(shape)
-        torch.addmm(scores, q[rows], k[:, : tile.visible], beta=0, alpha=call.scale, out=scores)
-        clean = probabilities_of(scores, spare, call, tile, bias)
-        received[:, : tile.visible].addmm_(one_hot[:, rows], scores)
-        if clean is not None and result.clean is not None:
-            result.clean[item, head][:, : tile.visible].addmm_(one_hot[:, rows], clean)
+        scores = space[: shape[0] * shape[1]].view(shape)
+
+        def compute(scores: Tensor = scores, rows: slice = rows, visible: int = tile.visible) -> None:
+            torch.addmm(scores, q[rows], k[:, :visible], beta=0, alpha=call.scale, out=scores)
+
+        compute()
+        weight = add_sums(scores, compute, one_hot[:, rows], sums, call, tile, bias)
+        values = (v if weight is None else kept_v)[: tile.visible]
         if out.dtype == v.dtype:
-            torch.mm(scores, v[: tile.visible], out=out[rows])
+            torch.mm(scores, values, out=out[rows])
+            if weight is not None:
+                out[rows] *= weight
         else:
-            out[rows] = scores @ v[: tile.visible]
+            made = scores @ values
+            out[rows] = made if weight is None else made.mul_(weight)
 
 
 # ---- calls of one tile ----
@@ -192,38 +243,67 @@ def attend_head(call: Inputs, workspace: Workspace, item: int, head: int, result
 
 def fits_one_tile(call: Inputs) -> bool:
     """Whether the whole call is one chunk, and its last row sees all keys."""
-    scores = call.batch * call.heads * call.queries * call.keys
-    one = scores <= CHUNK_SCORES and call.queries <= tile_rows(call) and call.q.device.type == "cpu"
-    return one and not head_at_a_time(call) and call.sees_before(call.queries - 1) == call.keys
+    batch, heads, queries, _ = call.q.shape
+    scores = batch * heads * queries * call.k.shape[2]
+    if scores > CHUNK_SCORES or call.q.device.type != "cpu" or (scores >= WHOLE_SCORES and head_at_a_time(call)):
+        return False
+    return call.block is None or (queries <= tile_rows(call) and call.sees_before(queries - 1) == call.keys)
 
 
 def attend_whole(call: Inputs) -> Result:
     """The operations of a chunk on all of it: cutting tiny calls into views would take longer than computing them."""
-    streams, shape = call.batch * call.kv_heads, (call.batch, call.heads, call.queries, call.keys)
-    q = call.q.reshape(streams, -1, call.q.shape[3]).to(call.work_dtype)
-    k, v = (tensor.flatten(0, 1).to(call.work_dtype) for tensor in (call.k, call.v))
-    clean: Tensor | None = None
+    batch, heads, queries, dim = call.q.shape
+    keys, streams, dtype = call.keys, batch * call.kv_heads, call.work_dtype
+    shape = (batch, heads, queries, keys)
+    q, k, v = call.q.reshape(streams, -1, dim), call.k.flatten(0, 1), call.v.flatten(0, 1)
+    if q.dtype != dtype:
+        q, k, v = q.to(dtype), k.to(dtype), v.to(dtype)
+    hot = call.one_hot()[:, None]  # [batch | 1, 1, group, query]
+    weight = None
     if call.mask is None and call.block is None and call.drop_keys is None and call.cap is None:
         probabilities = whole_rows(q, k, call)
+        sums = hot * probabilities.view(shape) if queries == 1 else hot @ probabilities.view(shape)
     else:
-        space = buffer_for(call, call.batch * call.heads * call.queries * call.keys)
-        probabilities = space[0].view(streams, -1, call.keys)
-        torch.baddbmm(probabilities, q, k.mT, beta=0, alpha=call.scale, out=probabilities)
-        spare = space[1].view(shape) if len(space) > 1 else None
-        tile = next(tiles(call, call.queries))
-        clean = probabilities_of(probabilities.view(shape), spare, call, tile, attention_bias(call))
-    one_hot = call.one_hot()[:, None]  # [batch | 1, 1, group, query]
-    out = torch.bmm(probabilities, v).view(*shape[:3], -1).to(call.q.dtype)
-    if call.q.transpose(1, 2).is_contiguous():  # as empty_out lays it
+        probabilities = scratch_buffer(q, batch * heads * queries * keys, dtype).view(streams, -1, keys)
+
+        def compute() -> None:
+            torch.baddbmm(probabilities, q, k.mT, beta=0, alpha=call.scale, out=probabilities)
+
+        compute()
+        bias, sums = attention_bias(call), zero_sums(call)
+        weight = add_sums(probabilities.view(shape), compute, hot, sums, call, next(tiles(call, queries)), bias)
+        if weight is not None and bias.drop is not None:
+            probabilities.view(shape).mul_(~bias.drop)
+    out = torch.bmm(probabilities, v).view(batch, heads, queries, -1)
+    if weight is not None:
+        out *= weight
+    if out.dtype != call.q.dtype:
+        out = out.to(call.q.dtype)
+    if queries > 1 and call.q.transpose(1, 2).is_contiguous():  # as empty_out lays it
         out = out.transpose(1, 2).contiguous().transpose(1, 2)
-    received = one_hot @ probabilities.view(shape)
-    return Result(out, received, None if clean is None else one_hot @ clean)
+    return result_of(call, out, sums)
+
+
+def single_query(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, scale: float | None) -> Tensor:
+    """Attention of one query a row, [batch, head, 1, value dim], worked out in float32; mask: bool [batch | 1, head | 1, 1, key].
+
+    Query heads that read the same key head are the rows of one product. In half precision torch's SDPA on a CPU works off
+    one head after another, which takes five times as long.
+    """
+    batch, heads, _, dim = q.shape
+    keys, streams = k.shape[2], batch * k.shape[1]
+    rows = q.reshape(streams, -1, dim).float() * (dim**-0.5 if scale is None else scale)
+    scores = torch.bmm(rows, k.flatten(0, 1).float().mT)
+    if mask is not None:
+        scores.view(batch, heads, 1, keys).masked_fill_(~mask, -torch.inf)
+    out = torch.bmm(scores.softmax(-1), v.flatten(0, 1).float())
+    return out.view(batch, heads, 1, -1).to(q.dtype)
 
 
 def whole_rows(q: Tensor, k: Tensor, call: Inputs) -> Tensor:
     """Probabilities [stream, row, key] where every row sees every key."""
-    if call.queries * call.keys * len(k) <= TINY_SCORES:
-        return torch.softmax(torch.baddbmm(q.new_empty(()), q, k.mT, beta=0, alpha=call.scale), -1)
+    if q.shape[0] * q.shape[1] * k.shape[1] <= TINY_SCORES:
+        return torch.softmax(torch.baddbmm(NOTHING[q.dtype], q, k.mT, beta=0, alpha=call.scale), -1)
     scores = scratch_buffer(q, q.shape[0] * q.shape[1] * call.keys, q.dtype).view(*q.shape[:2], call.keys)
     torch.baddbmm(scores, q, k.mT, beta=0, alpha=call.scale, out=scores)
     return torch.softmax(scores, -1, out=scores)
@@ -260,52 +340,52 @@ def chunks(call: Inputs, rows: int) -> Iterator[Chunk]:
             )
 
 
-def attend_chunks(call: Inputs, workspace: Workspace, result: Result) -> None:
+def attend_chunks(call: Inputs, workspace: Workspace, out: Tensor, sums: Tensor) -> None:
     """Work off all chunks in one buffer."""
     pieces = list(chunks(call, workspace.rows))
     scores = max(piece.size for piece in pieces) * call.share * workspace.rows * call.keys
-    space = buffer_for(call, scores)
+    space = scratch_buffer(call.q, scores, call.work_dtype)
     for chunk in pieces:
-        attend_chunk(call, chunk, workspace, space, result)
+        attend_chunk(call, chunk, workspace, space, out, sums)
 
 
-def attend_chunk(call: Inputs, chunk: Chunk, workspace: Workspace, space: Tensor, result: Result) -> None:
-    """Work one chunk off, tile after tile, into its part of the result."""
+def attend_chunk(call: Inputs, chunk: Chunk, workspace: Workspace, space: Tensor, out: Tensor, sums: Tensor) -> None:
+    """Work one chunk off, tile after tile, into its part of the output and the sums."""
     k = call.k[chunk.batch, chunk.kv_heads].flatten(0, 1).to(call.work_dtype)  # [stream, key, dim]
     v = call.v[chunk.batch, chunk.kv_heads].flatten(0, 1).to(call.work_dtype)
-    q, out = call.q[chunk.batch, chunk.heads], result.out[chunk.batch, chunk.heads]
-    # [head, group, key], a view: heads of a chunk are neighbours
-    received = result.received[chunk.batch, chunk.heads].flatten(0, 1)
+    q, out, sums = (tensor[chunk.batch, chunk.heads] for tensor in (call.q, out, sums))
     items, heads = q.shape[:2]
     bias = workspace.bias.of(chunk.batch, chunk.heads)
     one_hot = workspace.one_hot[chunk.batch if len(workspace.one_hot) > 1 else slice(None), None]
-    one_hot = one_hot.expand(items, heads, -1, -1).flatten(0, 1)  # [head, group, query]
     for tile in workspace.tiles:
         start, stop, visible = tile.start, tile.stop, tile.visible
         if visible == 0:
             out[:, :, start:stop] = 0
             continue
         shape = (items, heads, stop - start, visible)
-        scores = space[0, : items * heads * (stop - start) * visible].view(shape)
-        spare = None if result.clean is None else space[1, : scores.numel()].view(shape)
+        scores = space[: items * heads * (stop - start) * visible].view(shape)
         # Query heads that read the same key head are stacked as rows: k is never repeated.
         stacked = scores.view(len(k), -1, visible)
         tile_q = q[:, :, start:stop].reshape(len(k), -1, q.shape[3]).to(k.dtype)
-        torch.baddbmm(stacked, tile_q, k[:, :visible].mT, beta=0, alpha=call.scale, out=stacked)
-        clean, hot = probabilities_of(scores, spare, call, tile, bias), one_hot[:, :, start:stop]
-        received[:, :, :visible].baddbmm_(hot, scores.flatten(0, 1))
-        if clean is not None and result.clean is not None:
-            result.clean[chunk.batch, chunk.heads].flatten(0, 1)[:, :, :visible].baddbmm_(hot, clean.flatten(0, 1))
-        write_out(stacked, v[:, :visible], out[:, :, start:stop])
+
+        def compute(stacked: Tensor = stacked, tile_q: Tensor = tile_q, visible: int = visible) -> None:
+            torch.baddbmm(stacked, tile_q, k[:, :visible].mT, beta=0, alpha=call.scale, out=stacked)
+
+        compute()
+        weight = add_sums(scores, compute, one_hot[..., start:stop], sums, call, tile, bias)
+        if weight is not None and bias.drop is not None:
+            scores.mul_(~bias.drop[..., :visible])
+        write_out(stacked, v[:, :visible], out[:, :, start:stop], weight)
 
 
-def write_out(probabilities: Tensor, v: Tensor, out: Tensor) -> None:
-    """out [batch, head, row, dim] = probabilities [stream, head of the stream × row, key] × v [stream, key, dim]."""
+def write_out(probabilities: Tensor, v: Tensor, out: Tensor, weight: Tensor | None) -> None:
+    """out [batch, head, row, dim] = probabilities [stream, head of the stream × row, key] × v [stream, key, dim] × weight."""
     one_stream_a_head = out.shape[0] * out.shape[1] == len(v)
-    if out.dtype == v.dtype and one_stream_a_head and (len(out) == 1 or out.is_contiguous()):
+    if weight is None and out.dtype == v.dtype and one_stream_a_head and (len(out) == 1 or out.is_contiguous()):
         torch.bmm(probabilities, v, out=out.flatten(0, 1))
-    else:
-        out.copy_((probabilities @ v).view(out.shape))
+        return
+    made = (probabilities @ v).view(out.shape)
+    out.copy_(made if weight is None else made.mul_(weight))
 
 
 # ---- what keeps keys from queries beside their order: sorted once a call, put into one tile at a time
@@ -320,7 +400,7 @@ class AttentionBias:
 
     all_rows: Tensor | None  # [batch | 1, head | 1, 1, key], additive
     row_by_row: Tensor | None  # [batch | 1, head | 1, query, key], bool (True = may attend) or additive
-    drop: Tensor | None  # [batch | 1, head | 1, 1, key], additive; apart only where scores without it are needed
+    drop: Tensor | None  # bool [batch | 1, head | 1, 1, key]; apart only where scores without it are needed
     first_kept: int  # a row that sees more keys than this, counted from key 0, has something to attend to
 
     def of(self, batch: slice | int, heads: slice | int) -> AttentionBias:
@@ -340,22 +420,22 @@ def part(tensor: Tensor | None, batch: slice | int, heads: slice | int) -> Tenso
 def attention_bias(call: Inputs) -> AttentionBias:
     """Sort mask and drop_keys into what holds for all rows and what does not."""
     mask = None if call.mask is None else same_rows_once(call.mask)
-    drop = None if call.drop_keys is None else as_bias(~call.drop_keys[:, :, None], call.work_dtype)
     all_rows = as_bias(mask, call.work_dtype) if mask is not None and mask.shape[2] == 1 else None
     row_by_row = mask if mask is not None and mask.shape[2] > 1 else None
+    drop = None if call.drop_keys is None else call.drop_keys[:, :, None]
     if drop is not None and not call.clean and not call.keep_self:
-        all_rows, drop = drop if all_rows is None else all_rows + drop, None
-    return AttentionBias(all_rows, row_by_row, drop, first_kept(call, all_rows, row_by_row, drop))
+        barred = as_bias(~drop, call.work_dtype)
+        all_rows, drop = barred if all_rows is None else all_rows + barred, None
+    return AttentionBias(all_rows, row_by_row, drop, first_kept(call, all_rows, row_by_row))
 
 
-def first_kept(call: Inputs, all_rows: Tensor | None, row_by_row: Tensor | None, drop: Tensor | None) -> int:
+def first_kept(call: Inputs, all_rows: Tensor | None, row_by_row: Tensor | None) -> int:
     """The first key that no head bars for all rows; the number of keys where some head bars all, or rows differ."""
-    fixed = [bias for bias in (all_rows, drop) if bias is not None]
     if row_by_row is not None:
         return call.keys
-    if not fixed:
+    if all_rows is None:
         return 0
-    kept = sum(fixed[1:], fixed[0]) != -torch.inf  # [batch | 1, head | 1, 1, key]
+    kept = all_rows != -torch.inf  # [batch | 1, head | 1, 1, key]
     first = torch.where(kept.any(-1), kept.to(torch.uint8).argmax(-1), call.keys)
     return int(first.max())
 
@@ -386,13 +466,11 @@ def add_bias(scores: Tensor, bias: AttentionBias, start: int, stop: int) -> None
 
 def drop_from(scores: Tensor, drop: Tensor, keep_self_at: int | None) -> None:
     """Take dropped keys out of a tile; with keep_self_at, the position of its first row, a row keeps its own key."""
-    if keep_self_at is None:
-        scores.add_(drop)
-        return
-    own = scores.diagonal(keep_self_at, -2, -1)
-    kept = own.clone()
-    scores.add_(drop)
-    own.copy_(kept)
+    own = None if keep_self_at is None else scores.diagonal(keep_self_at, -2, -1)
+    kept = None if own is None else own.clone()
+    scores.masked_fill_(drop, -torch.inf)
+    if own is not None and kept is not None:
+        own.copy_(kept)
 
 
 # ---- threads that share out independent jobs

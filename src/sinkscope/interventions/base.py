@@ -336,8 +336,14 @@ def within(steps: Steps | None, forward: int, share: float | None) -> bool:
 
 def top(scores: Tensor, k: int) -> Tensor:
     """The k largest of [..., key] as bool, lowest position first where equal; never a key that scores 0 or less."""
-    order = scores.sort(dim=-1, descending=True, stable=True).indices[..., :k]
-    return torch.zeros_like(scores, dtype=torch.bool).scatter(-1, order, True) & (scores > 0)
+    count = min(k, scores.shape[-1])
+    if count == 0:
+        return torch.zeros_like(scores, dtype=torch.bool)
+    # The last of them says how many more than enough are equal; which of those stand first needs no order of the others.
+    least = scores.amax(-1, keepdim=True) if count == 1 else scores.topk(count).values[..., -1:]
+    above, level = scores > least, scores == least
+    missing = count - above.sum(-1, keepdim=True)
+    return (above | (level & (level.cumsum(-1) <= missing))) & (scores > 0)
 
 
 def restrict(picked: Tensor, call: Call, layers: Layers | None, heads: Heads | None) -> Tensor | None:

@@ -12,6 +12,7 @@ import json
 import threading
 import time
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from contextlib import nullcontext
 from functools import partial
 from typing import Any, cast
 
@@ -86,7 +87,7 @@ class Asked:
 
 
 class Watch(Tap):
-    """What each key received at the step at work, layer by layer: [head, key]."""
+    """What each key received at the step at work, layer by layer: [head, key], on the device that made it."""
 
     def __init__(self, model: Model, rule: Rule) -> None:
         self.causal, self.rule = model.causal, rule
@@ -100,7 +101,7 @@ class Watch(Tap):
         forward = call.forward
         if forward is None or forward.kind != "denoise":
             return
-        received = result.received[0].sum(1).float().cpu()
+        received = result.received_by_all[0]
         before = self.sums.get(call.layer)
         if self.causal and before is not None and call.queries < call.keys:  # one row more of the same map
             received = received + torch.nn.functional.pad(before, (0, received.shape[-1] - before.shape[-1]))
@@ -115,7 +116,7 @@ class Watch(Tap):
 
     def at_step(self, step: Step) -> dict[str, Any]:
         """The event of a step: the canvas, the mean attention on each key, heads with a sink there, and each head's sink."""
-        sums = torch.stack([self.sums[layer] for layer in sorted(self.sums)])  # [layer, head, key]
+        sums = torch.stack([self.sums[layer].float().cpu() for layer in sorted(self.sums)])  # [layer, head, key]
         share = sums / self.seen.clamp(min=1)
         marks = self.rule.marks(sums, float(self.queries), self.seen > 0, self.seen)
         best = share.masked_fill(~marks, -1).max(-1)
@@ -269,11 +270,12 @@ class Live(Server):
             known.update(fresh)
             send({**event, "vocabulary": show_tokens(model, fresh)})
 
-        changes = [] if intervention is None else [intervention]
-        with patched(model.module, watch), intervene(model, *changes) as active:
+        # Without an intervention nothing counts what it took away, layer by layer.
+        changing = nullcontext() if intervention is None else intervene(model, intervention)
+        with patched(model.module, watch), changing as active:
             made = trace(model, asked.prompt, on_step=on_step, keep=Keep(), progress=False, **asked.words)
-        made = dataclasses.replace(made, interventions=[one.to_dict() for one in changes])
-        effect = None if intervention is None else active.effect
+        made = dataclasses.replace(made, interventions=[] if intervention is None else [intervention.to_dict()])
+        effect = None if active is None else active.effect
         send({
             "done": True, "text": made.text, "tokens": made.canvas[-1].tolist(), "prompt": made.prompt_length,
             "steps": made.steps, "seconds": round(time.perf_counter() - started, 2), "trace": self._keep(made),

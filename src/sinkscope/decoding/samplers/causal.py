@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from sinkscope.attention.forward import COMMITTED, PROMPT, Forward, forward_context
+from sinkscope.attention.patch import grouped_single_queries
 from sinkscope.decoding.canvas import DecodeRun, Step
 from sinkscope.decoding.choose import CHOICES, noise_of
 from sinkscope.decoding.settings import Choice, Decode, Stop, sampler
@@ -36,7 +37,8 @@ class Autoregressive(Decode):
     stop: Stop = "eos"
 
     def generate(self, run: DecodeRun) -> tuple[Tensor, list[Tensor]]:
-        canvas, _ = continue_text(run, recompute=self.recompute)
+        with grouped_single_queries(run.model.module):
+            canvas, _ = continue_text(run, recompute=self.recompute)
         return canvas, list(canvas[:, run.prompt.shape[1] :])
 
 
