@@ -1,6 +1,6 @@
 """Random weights in the real shapes of the small diffusion models: load, trace, mask; memory, time, cost over plain.
 
-    python benchmarks/small_shapes.py FOLDER [mdlm bd3lm gidd-small gidd-base sedd-small]
+    python benchmarks/small_shapes.py FOLDER [mdlm bd3lm gidd-small gidd-base sedd-small gidd-v2-3b]
 
 Weights are written to FOLDER under the authors' keys and removed again. Times are of the process (CPU seconds), the least of
 several runs that take turns, so that a busy machine counts for little.
@@ -23,7 +23,8 @@ from torch import Tensor
 
 import sinkscope as sk
 
-SMALL, BASE = (768, 12, 12), (1024, 24, 16)
+SMALL, BASE, LARGE = (768, 12, 12), (1024, 24, 16), (2560, 32, 40)
+LARGE_WORDS = 131072
 WORDS, COND, TURNS = 50258, 128, 3
 Settings = tuple[dict[str, Any], dict[str, Any]]  # of config.json, and of decoding
 
@@ -50,17 +51,31 @@ def sedd(shape: tuple[int, int, int]) -> dict[str, Any]:
     return {"tokens": WORDS - 1, "graph": {"type": "absorb"}, "model": {**net, "scale_by_sigma": True}}
 
 
+def gidd_v2(shape: tuple[int, int, int]) -> dict[str, Any]:
+    """Sizes from 3 B parameters, the vocabulary and the training code's rules (MLP 4 × width, heads of 64)."""
+    width, layers, heads = shape
+    return {
+        "model_type": "gidd", "vocab_size": LARGE_WORDS, "hidden_size": width, "intermediate_size": 4 * width,
+        "num_hidden_layers": layers, "num_attention_heads": heads, "head_dim": 64, "max_position_embeddings": 2048,
+        "rms_norm_eps": 1e-6, "rope_theta": 10000.0, "rope_scaling": None, "attention_bias": True, "mlp_bias": True,
+        "attn_soft_cap": 30.0, "head_scaling": 512 / width, "weight_scaling": 1.0, "resid_scale": 4.0, "use_qk_norm": True,
+        "noise_type": -1000.0, "min_log_snr": -9.0, "max_log_snr": 9.0, "tie_word_embeddings": False,
+        "torch_dtype": "bfloat16",
+    }  # fmt: skip
+
+
 SHAPES: dict[str, tuple[tuple[int, int, int], str, dict[str, Any], dict[str, Any]]] = {
     "mdlm": (SMALL, "backbone.", kuleshov("mdlm"), {"length": 1023, "steps": 2}),
     "bd3lm": (SMALL, "backbone.", kuleshov("bd3lm", block_size=4), {"length": 127, "entropy_test": False}),
     "gidd-small": (SMALL, "", gidd(SMALL), {"length": 511, "steps": 3}),
     "gidd-base": (BASE, "", gidd(BASE), {"length": 511, "steps": 3}),
     "sedd-small": (SMALL, "", sedd(SMALL), {"length": 1023, "steps": 2}),
+    "gidd-v2-3b": (LARGE, "", gidd_v2(LARGE), {"length": 4, "block": 4, "steps": 2, "canvas": 64}),
 }
 
 
-def weights(shape: tuple[int, int, int], prefix: str) -> dict[str, Tensor]:
-    """Random numbers under the authors' keys."""
+def dit_sizes(shape: tuple[int, int, int], prefix: str) -> dict[str, tuple[int, ...]]:
+    """Sizes under the authors' keys."""
     width, layers, _ = shape
     sizes: dict[str, tuple[int, ...]] = {
         "vocab_embed.embedding": (WORDS, width), "sigma_map.mlp.0.weight": (COND, 256), "sigma_map.mlp.0.bias": (COND,),
@@ -77,10 +92,41 @@ def weights(shape: tuple[int, int, int], prefix: str) -> dict[str, Tensor]:
             "adaLN_modulation.bias": (6 * width,),
         }  # fmt: skip
         sizes |= {f"blocks.{layer}.{name}": size for name, size in block.items()}
+    return {prefix + name: size for name, size in sizes.items()}
+
+
+def large_sizes(shape: tuple[int, int, int]) -> dict[str, tuple[int, ...]]:
+    """Of GIDD v2: two norms a layer, a learned key and value per head, no bias in the projections of attention."""
+    width, layers, heads = shape
+    sizes: dict[str, tuple[int, ...]] = {
+        "model.embed_tokens.weight": (LARGE_WORDS, width), "model.norm.weight": (width,),
+        "lm_head.weight": (LARGE_WORDS, width),
+    }  # fmt: skip
+    for layer in range(layers):
+        block: dict[str, tuple[int, ...]] = {
+            "attn_layernorm.weight": (width,), "mlp_layernorm.weight": (width,), "mlp.up_proj.weight": (4 * width, width),
+            "mlp.up_proj.bias": (4 * width,), "mlp.down_proj.weight": (width, 4 * width), "mlp.down_proj.bias": (width,),
+            "self_attn.q_norm.weight": (width,), "self_attn.k_norm.weight": (width,),
+            "self_attn.k_bias": (heads, width // heads), "self_attn.v_bias": (heads, width // heads),
+            **{f"self_attn.{part}_proj.weight": (width, width) for part in "qkvo"},
+        }  # fmt: skip
+        sizes |= {f"model.layers.{layer}.{name}": size for name, size in block.items()}
+    return sizes
+
+
+def write_weights(sizes: dict[str, tuple[int, ...]], folder: Path, dtype: torch.dtype) -> None:
+    """Random numbers in files of about a gigabyte, so that none but one is ever in memory."""
     torch.manual_seed(0)
-    return {
-        prefix + name: torch.randn(size) * (0.2 if len(size) == 1 else size[-1] ** -0.5) for name, size in sizes.items()
-    }
+    index: dict[str, str] = {}
+    tensors: dict[str, Tensor] = {}
+    for place, (name, size) in enumerate(sizes.items()):
+        tensors[name] = (torch.randn(size) * (0.2 if len(size) == 1 else size[-1] ** -0.5)).to(dtype)
+        if place == len(sizes) - 1 or sum(one.nbytes for one in tensors.values()) > 2**30:
+            file = f"model-{len(set(index.values())):05}.safetensors"
+            save_file(tensors, folder / file, {"format": "pt"})
+            index |= dict.fromkeys(tensors, file)
+            tensors.clear()
+    (folder / "model.safetensors.index.json").write_text(json.dumps({"metadata": {}, "weight_map": index}))
 
 
 def timed(run: Callable[[], object]) -> float:
@@ -91,18 +137,22 @@ def timed(run: Callable[[], object]) -> float:
 
 def measure(name: str, folder: Path) -> None:
     shape, prefix, config, words = SHAPES[name]
+    is_large = name == "gidd-v2-3b"
+    dtype = torch.bfloat16 if is_large else torch.float32
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir(parents=True)
     (folder / "config.json").write_text(json.dumps(config))
-    save_file(weights(shape, prefix), folder / "model.safetensors", {"format": "pt"})
+    write_weights(large_sizes(shape) if is_large else dit_sizes(shape, prefix), folder, dtype)
     started = time.perf_counter()
-    model = sk.load(folder)
+    model = sk.load(folder, dtype=dtype)
     size = sum(part.numel() for part in model.module.parameters())
     print(f"{name}: {size:,} parameters, loaded in {time.perf_counter() - started:.1f} s", flush=True)
     ids, settings = torch.tensor([[WORDS - 2]]), model.defaults.changed(words)
 
+    done: list[Any] = []
+
     def plain() -> None:
-        sk.decode(model, ids, settings)
+        done[:] = [sk.decode(model, ids, settings)]
 
     def traced() -> None:
         made = sk.trace(model, ids, settings)
@@ -118,10 +168,9 @@ def measure(name: str, folder: Path) -> None:
     for _ in range(TURNS):
         for kind, run in runs.items():
             least[kind] = min(least[kind], timed(run))
-    done = sk.decode(model, ids, settings)
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20
     print(
-        f"  {done.tokens.shape[1]} positions, {done.forwards} forwards: plain {least['plain']:.1f} s, trace "
+        f"  {done[0].tokens.shape[1]} positions, {done[0].forwards} forwards: plain {least['plain']:.1f} s, trace "
         f"{least['trace'] / least['plain']:.2f} x, masked {least['mask'] / least['plain']:.2f} x, peak {peak:.1f} GB",
         flush=True,
     )
@@ -129,5 +178,5 @@ def measure(name: str, folder: Path) -> None:
 
 
 if __name__ == "__main__":
-    for asked in sys.argv[2:] or SHAPES:
+    for asked in sys.argv[2:] or SHAPES:  # one a process, where the memory of each is to be told
         measure(asked, Path(sys.argv[1]) / asked)

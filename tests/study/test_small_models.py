@@ -13,7 +13,7 @@ from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 
 import sinkscope as sk
 from golden_sets import small
-from sinkscope.decoding.likelihood import masked_scores
+from sinkscope.decoding.likelihood import Maskings, score_part
 from sinkscope.study.units.likelihood import held_out, windows
 
 LETTERS = [chr(code) for code in range(32, 126)] + ["\n"]
@@ -85,7 +85,7 @@ def test_the_bound_is_the_models_own_distribution(tmp_path: Path) -> None:
     model = small("mdlm").model
     text = [5, 9, 13, 20, 8, 30]
     pattern = torch.tensor([[False, True, False, False]])
-    (found,) = masked_scores(model, text[:2], text[2:], pattern, settle=False)
+    (found,) = score_part(model, text[:2], text[2:], Maskings(pattern), settle=False)
     ids = torch.tensor([text])
     ids[0, 3] = model.mask_id
     logits = model.logits(ids)[0, 3].clone()

@@ -58,6 +58,7 @@ class Family:
     mask_token: ClassVar[str | None] = None  # text of the mask token, where config.json and tokenizer do not name it
     end_of_turn: ClassVar[str | None] = None  # text of the token that closes a chat turn
     empty_prompt: ClassVar[bool] = False  # writes without a prompt too
+    bound: ClassVar[str] = "masks"  # on the likelihood: of masked tokens, of "blocks" in turn, of "hybrid" noise
     built_in_key: ClassVar[bool] = False  # every head has a learned key in front of all others, on no position
     key_mapping: ClassVar[dict[str, str]] = {}  # regular expression of a stored key → native key
 

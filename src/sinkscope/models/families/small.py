@@ -109,6 +109,7 @@ class BD3LM(MDLM):
     default_settings: ClassVar[dict[str, Any]] = {}
     requires: ClassVar[dict[str, Any]] = {"adaln": True, "causal": False, "cross_attn": True}
     block_length = ("block_size", 4)
+    bound = "blocks"
 
     def defaults(self, model: Model) -> tuple[str, dict[str, Any]]:
         return self.sampler, {"length": int(model.config.window) - 1, "block": model.block, "nucleus": 0.9}
@@ -125,6 +126,7 @@ class GIDD(SmallDiffusion):
     samplers = ("gidd", "gidd_correction")
     default_settings: ClassVar[dict[str, Any]] = {"steps": 128}
     noise = 1e-4
+    bound = "hybrid"
     sizes: ClassVar[Mapping[str, str]] = {
         "hidden_size": "hidden_size", "num_hidden_layers": "num_hidden_layers",
         "num_attention_heads": "num_attention_heads", "cond_dim": "timestep_cond_dim", "window": "max_seq_len",

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from functools import cache
+from math import ceil
 from pathlib import Path
 from typing import Any, Literal
 
@@ -22,9 +23,10 @@ from torch import Tensor
 from sinkscope.attention.observe import observe
 from sinkscope.conditions import NONE, Condition
 from sinkscope.decoding.cost import Workload
-from sinkscope.decoding.likelihood import drawn_patterns, masked_scores, read_spans
+from sinkscope.decoding.likelihood import Maskings, bound_parts, read_spans, score_part
 from sinkscope.errors import StudyError
 from sinkscope.files import MB, read_text
+from sinkscope.models.family import FAMILIES
 from sinkscope.models.model import Model
 from sinkscope.results.accuracy import removed_shares, sum_effects
 from sinkscope.results.rows import FirstKey, LikelihoodChange
@@ -54,8 +56,7 @@ class LikelihoodKind(UnitKind):
     def workload(self, study: Study, unit: Unit, info: ModelInfo, prompt: int) -> list[Workload]:
         texts, read, scored = study.likelihood.texts, study.likelihood.read, study.likelihood.scored
         if not info.causal:
-            whole = read + scored
-            return [Workload(2 * texts, study.likelihood.samples, whole, whole, scored // 2)]
+            return masked_workload(study, info)
         found = [Workload(1, texts, read, read, 1), Workload(scored, texts, 1, read + scored // 2, 1)]
         if unit.condition == NONE:  # once more, to see what the first key receives
             found.append(Workload(1, texts, *[read + scored + 1] * 3))
@@ -94,19 +95,31 @@ class LikelihoodKind(UnitKind):
 
 @torch.inference_mode()
 def read_masked(study: Study, job: Job, model: Model, ids: Tensor) -> dict[str, Any]:
-    """A diffusion model's own bound, nats a token of each text [text, position]: the mean over numbers of masks.
+    """A diffusion model's own bound, nats a token of each text [text, position].
 
     Every canvas is run twice: once for the map that sinks are ranked by, once to be scored.
     """
     plan, rows, effects = study.likelihood, list[dict[str, Any]](), list[dict[str, float]]()
     for number, text in enumerate(ids.tolist()):
-        patterns = torch.stack(list(drawn_patterns(plan.scored, plan.samples, study.seed + number)))
-        with apply_condition(study, job.unit, model, [number], plan.samples) as taken:
-            scores = masked_scores(model, text[: plan.read], text[plan.read :], patterns, True, taken.begin)
-            effects.append(taken.effect())
-        rows.append({"problem": number, "value": sum(scores) / len(scores) / plan.scored})
+        value = 0.0
+        for part in bound_parts(model, plan.read, plan.scored, plan.samples, study.seed + number):
+            with apply_condition(study, job.unit, model, [number], part.count) as taken:
+                value += part.mean(score_part(model, text[: plan.read], text[plan.read :], part, True, taken.begin))
+                effects.append(taken.effect())
+        rows.append({"problem": number, "value": value / plan.scored})
     found = {"rows": rows, "effect": sum_effects(effects) if any(effects) else {}, "tokens": plan.scored}
     return found | ({} if any(effects) else {"first_key": first_key_shares(model, ids)})
+
+
+def masked_workload(study: Study, info: ModelInfo) -> list[Workload]:
+    """Every canvas twice, up to the end of its block where blocks are read in turn."""
+    plan, samples = study.likelihood, study.likelihood.samples
+    whole, family = plan.read + plan.scored, FAMILIES.get(info.family)
+    if family is None or family.bound != "blocks":
+        return [Workload(2 * plan.texts, samples, whole, whole, plan.scored // 2)]
+    block = next(iter(info.settings.values()))["block"]
+    blocks, ends = ceil(plan.scored / block), plan.read + plan.scored // 2
+    return [Workload(2 * plan.texts * blocks, min(samples, 2**block - 1), ends, ends, block // 2)]
 
 
 @cache
@@ -242,5 +255,5 @@ def _masked(study: Study, model: Model, asked: Prompt, after: EffectAfterPrefill
     patterns = torch.zeros(len(study.forced.levels), len(answer), dtype=torch.bool)
     for row, level in zip(patterns, study.forced.levels, strict=True):
         row[torch.randperm(len(answer), generator=source)[: max(round(level * len(answer)), 1)]] = True
-    scores = masked_scores(model, prompt, answer, patterns, settle=True, settled=after.begin)
+    scores = score_part(model, prompt, answer, Maskings(patterns), settle=True, settled=after.begin)
     return sum(scores) / len(scores) / len(answer), int(patterns.sum())
