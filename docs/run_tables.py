@@ -144,7 +144,9 @@ MATCHED_ROWS: dict[str, Entry] = {
     "strong sinks masked (keys with a mean attention above 0.3)": STRONG,
     "the most-attended key masked, sink or not": TOP,
     "one other special token masked in the same heads": OTHER,
-    "strong sinks attenuated: each query takes the smaller of what it gives to the sink and to all others": matched("sinks", "sinks", "others"),
+    "strong sinks attenuated: each query takes the smaller of what it gives to the sink and to all others": matched(
+        "sinks", "sinks", "others"
+    ),
     "the other keys attenuated by that same amount": matched("others", "sinks", "others"),
     "main sink kept, all other special tokens of the prompt masked": ALL_STRUCTURAL,
 }
