@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 @command(MEASURE, "sinkscope eval -m tiny-llada -t sinkscope_arithmetic", "eval")
 def evaluate_model(
-    model: Annotated[str, Option("--model", "-m", help="Zoo name, folder, GGUF file or Hub id.")],
+    model: Annotated[str, Option("--model", "-m", help="Bundled name, folder, GGUF file or Hub id.")],
     mask_sinks: Annotated[int | None, Option(help="Mask this many sinks per head.", min=0)] = None,
     condition: Annotated[
         str | None,

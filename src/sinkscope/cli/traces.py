@@ -259,7 +259,7 @@ def figures(
     print_result(as_json, {"figures": [str(path) for path in paths]}, "\n".join(map(str, paths)))
 
 
-@command(LOOK, "sinkscope view runs/quick")
+@command(LOOK, "sinkscope view smol-llama smol-dream")
 def view(
     what: Annotated[
         list[str],
