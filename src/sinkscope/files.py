@@ -65,7 +65,15 @@ def report_damage(what: str, error: type[SinkscopeError], advice: str = "make it
         raise error(f"{place}: this is not YAML ({why}); correct the line.") from None
     except OSError as problem:
         raise error(f"{what} cannot be read ({describe_error(problem)}); check the path and permissions.") from None
-    except (LookupError, AttributeError, TypeError, ValueError, ArithmeticError, RecursionError) as problem:
+    except (
+        SyntaxError,
+        LookupError,
+        AttributeError,
+        TypeError,
+        ValueError,
+        ArithmeticError,
+        RecursionError,
+    ) as problem:
         raise error(f"{what} is damaged ({describe_error(problem)}); {advice}.") from problem
 
 

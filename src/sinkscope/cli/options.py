@@ -125,12 +125,17 @@ def _json_prompt(path: Path) -> list[Any]:
 
 MOST = 2**32 - 1  # of a seed: what every library takes
 JsonFlag = Annotated[bool, Option("--json", help="Print JSON instead of a table.")]
-ModelArgument = Annotated[str, Argument(help="Bundled name (sinkscope models), folder, GGUF file or Hub id.", metavar="MODEL")]
+ModelArgument = Annotated[
+    str, Argument(help="Bundled name (sinkscope models), folder, GGUF file or Hub id.", metavar="MODEL")
+]
 PromptInfo = Argument(help="Text; - reads stdin; @FILE.json: messages or ids.", metavar="PROMPT", show_default=False)
 PromptArgument = Annotated[str, PromptInfo]
-StudyName = Annotated[str, Argument(help="A YAML file, or a shipped study (paper, quick, …; a wrong name lists them).", metavar="NAME")]
+StudyName = Annotated[
+    str, Argument(help="A YAML file or a shipped study (paper, quick, …).", metavar="NAME")
+]
 ModelsOption = Annotated[
-    list[str] | None, Option("--models", "--model", "-m", help="Bundled names, folders or Hub ids; repeated, or with commas.")
+    list[str] | None,
+    Option("--models", "--model", "-m", help="Bundled names, folders or Hub ids; repeated, or with commas."),
 ]
 MoreModels = Annotated[list[str] | None, Argument(help="Further models after --models.", hidden=True)]
 ShardOption = Annotated[str | None, Option(help="Only this part of the work, such as 3/16; join them with merge.")]
