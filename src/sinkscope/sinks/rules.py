@@ -244,7 +244,7 @@ def rule_of_form(unit: str, value: float, group: str = "all") -> Rule:
 def _threshold_form(unit: str, label: str, about: str, scale: str) -> BrowserForm:
     epsilon = "parameter" if unit == "sum" else "1 scale / parameter *"  # in sums
     limit = f"total {epsilon} keys 1 - * + keys /"
-    says = "A sink draws more than the other keys’ mean + ε"
+    says = "A sink receives more than the other keys’ mean + ε"
     return BrowserForm(unit, label, about, says, scale, limit, settings={"unit": unit})
 
 
