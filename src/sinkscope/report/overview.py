@@ -140,7 +140,7 @@ def scored_pair(rows: Sequence[stored.LikelihoodChange]) -> dict[str, Any]:
 
 SHOWN_FACTS = ("study", "about", "seed", "versions", "backend", "machine", "units", "seconds")
 METHOD = (
-    "A sink draws more attention than the mean of the other keys plus ε; ε = 3 × the uniform share unless said otherwise.",
+    "A sink receives more attention than the mean of the other keys plus ε; ε = 3 × the uniform share unless said otherwise.",
     "Masking hides the K largest sinks of every head at the next step; the controls hide as many random keys "
     "(count-matched), or random keys that drew as much attention (mass-matched).",
     "Accuracies have 95 % Wilson intervals; differences are paired on the same problems (exact McNemar, bootstrap).",
