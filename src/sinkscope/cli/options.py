@@ -130,9 +130,7 @@ ModelArgument = Annotated[
 ]
 PromptInfo = Argument(help="Text; - reads stdin; @FILE.json: messages or ids.", metavar="PROMPT", show_default=False)
 PromptArgument = Annotated[str, PromptInfo]
-StudyName = Annotated[
-    str, Argument(help="A YAML file or a shipped study (paper, quick, …).", metavar="NAME")
-]
+StudyName = Annotated[str, Argument(help="A YAML file or a shipped study (paper, quick, …).", metavar="NAME")]
 ModelsOption = Annotated[
     list[str] | None,
     Option("--models", "--model", "-m", help="Bundled names, folders or Hub ids; repeated, or with commas."),
