@@ -45,6 +45,8 @@ def test_grid_has_every_control() -> None:
     causal = [one for one in grid((1,)) if one.get("for") == "causal"]
     assert [(one["positions"], one["since"]) for one in causal[:2]] == [([0], "second"), ([0], "first")]
     assert {one["rows"] for one in causal[2:]} == {"last"}
+    with pytest.raises(TaskError, match="at least 1"):
+        grid((0,))
 
 
 def test_table1_of_our_own_tasks_runs_the_grid(tmp_path: Path) -> None:

@@ -335,15 +335,15 @@ def rows_by_group(labels: Tensor, groups: int) -> Tensor:
     Every layer of a forward has the same labels: they are sorted once.
     """
 
-    def made() -> Tensor:
+    def sort_rows() -> Tensor:
         by_group, order = labels.sort(dim=-1, stable=True)
         edges = torch.arange(groups + 1, device=labels.device).expand(len(labels), -1).contiguous()
         return torch.cat([order, torch.searchsorted(by_group, edges)], 1).int()
 
     forward = running()
     if forward is None or labels is not forward.made.get(("labels", labels.device), forward.labels):
-        return made()
-    return forward.once(("rows", groups), labels.device, made)
+        return sort_rows()
+    return forward.once(("rows", groups), labels.device, sort_rows)
 
 
 def common(call: Inputs, launch: "Launch") -> tuple[tuple[Tensor, Tensor], tuple[int, ...], dict[str, Any]]:

@@ -135,18 +135,18 @@ def run(arguments: Sequence[str] | None = None) -> int:
         # newer typer turns Ctrl-C into this code without a word
         return _interrupted() if done == INTERRUPTED else done if isinstance(done, int) else 0
     except SinkscopeError as error:
-        told = str(error)
+        message = str(error)
     except (KeyboardInterrupt, typer.Abort):
         return _interrupted()
     except BrokenPipeError:  # the reader, such as `head`, has seen enough
         return PIPE_CLOSED
     except MemoryError as error:
-        told = f"Out of memory ({error}); use a smaller model, batch or length."
+        message = f"Out of memory ({error}); use a smaller model, batch or length."
     except OSError as error:
         if error.errno is None:
             raise
         where = "" if error.filename is None else f" {error.filename!r}"
-        told = f"A file or folder{where} could not be read or written ({describe_error(error)}); check the path and permissions."
+        message = f"A file or folder{where} could not be read or written ({describe_error(error)}); check the path and permissions."
     except Exception as error:
         # typer carries its own copy of click in some versions, so its errors are known by what they can do.
         if not hasattr(error, "format_message") or not hasattr(error, "exit_code"):
@@ -155,9 +155,9 @@ def run(arguments: Sequence[str] | None = None) -> int:
         if type(error).__name__ == "NoArgsIsHelpError":
             error.show()  # type: ignore[attr-defined]
             return code
-        told, context = error.format_message().rstrip("."), getattr(error, "ctx", None)
-        told += f"; see {context.command_path} --help." if context is not None else "."
-    say_error(told)
+        message, context = error.format_message().rstrip("."), getattr(error, "ctx", None)
+        message += f"; see {context.command_path} --help." if context is not None else "."
+    say_error(message)
     return code
 
 

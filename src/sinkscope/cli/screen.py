@@ -68,7 +68,7 @@ def table_of(rows: Sequence[Mapping[str, Any]], title: str = "") -> Table:
     from rich.table import Table
     from rich.text import Text
 
-    def shown(value: Any) -> Text:
+    def write_value(value: Any) -> Text:
         text = "–" if value is None else f"{value:.3g}" if isinstance(value, float) else str(value)
         return value if isinstance(value, Text) else Text(printable(text))
 
@@ -80,5 +80,5 @@ def table_of(rows: Sequence[Mapping[str, Any]], title: str = "") -> Table:
         side: Literal["left", "right"] = "right" if number else "left"
         table.add_column(name, justify=side, overflow="fold", no_wrap=number, min_width=4 if title else None)
     for row in rows:
-        table.add_row(*map(shown, row.values()))
+        table.add_row(*map(write_value, row.values()))
     return table

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import itertools
 import math
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, cast
@@ -73,31 +74,31 @@ def variance_of_mean(scores: list[float]) -> float:
     return apart / (2 * (len(scores) - 1) * len(scores))
 
 
-class Part:
+class Part(ABC):
     """Noisy versions of an answer, or of some of its tokens: the mean of their scores is a bound on log p."""
 
     exact = False  # the mean is the bound itself, and no estimate of it
 
     @property
+    @abstractmethod
     def count(self) -> int:
         """How many versions there are."""
-        raise NotImplementedError
 
+    @abstractmethod
     def take(self, which: slice) -> Part:
         """Some of the versions."""
-        raise NotImplementedError
 
+    @abstractmethod
     def noisy(self, model: Model, answer: Tensor) -> Tensor:
         """answer [token] → its versions [version, token]."""
-        raise NotImplementedError
 
     def times(self, model: Model) -> Tensor | None:
         """[version]: how noisy each is, where the model is told; None: it sees it by the masks."""
         return None
 
+    @abstractmethod
     def score(self, model: Model, answer: Tensor, noisy: Tensor, hidden: Tensor) -> Tensor:
         """One number per version [version]; hidden [version, token, width] are those that predict the tokens."""
-        raise NotImplementedError
 
     def mean(self, scores: list[float]) -> float:
         """The bound, in nats."""

@@ -364,7 +364,7 @@ def _put(place: HookPlace) -> Callable[[], None]:
 
 def _before(part: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     first = args[0] if args else kwargs.get("hidden_states")
-    made = _through(part, True, first)
+    made = _apply_taps(part, True, first)
     if made is first:
         return None
     return ((made, *args[1:]), kwargs) if args else (args, {**kwargs, "hidden_states": made})
@@ -372,13 +372,13 @@ def _before(part: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> A
 
 def _after(part: nn.Module, args: Any, output: Any) -> Any:
     first = output[0] if isinstance(output, tuple) else output
-    made = _through(part, False, first)
+    made = _apply_taps(part, False, first)
     if made is first:
         return None
     return (made, *output[1:]) if isinstance(output, tuple) else made
 
 
-def _through(part: nn.Module, before: bool, activation: Any) -> Any:
+def _apply_taps(part: nn.Module, before: bool, activation: Any) -> Any:
     """What all who listen here make of it; where nobody listens (a torch hook stands there for all threads), it stays itself."""
     for one in listeners_of(part):
         if isinstance(one.tap, Hooked) and (place := one.tap.places.get((id(part), before))) is not None:

@@ -165,6 +165,8 @@ def grid(ks: Sequence[int]) -> list[dict[str, Any]]:
     found: list[dict[str, Any]] = [{"name": "none"}, *(STRONG_SINKS if ks else ())]
     found += [{"name": "mask_positions", "positions": [0], "since": since, "for": "causal"} for since in SINCE]
     for k in ks:
+        if k < 1:
+            raise TaskError(f"Expected numbers of sinks of at least 1 (0 is always run), got {k}.")
         for rows, kind in (("last", "causal"), ("all", "all")):
             for rank in ("clean", "as_run"):
                 found.append({"name": "mask_sinks", "k": k, "rank": rank, "rows": rows, "for": kind})
